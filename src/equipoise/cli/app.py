@@ -1,0 +1,50 @@
+"""The `equipoise` command: a table of lazily loaded commands and the one place that turns errors into exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from equipoise.errors import EquipoiseError
+
+__all__ = ["app", "main"]
+
+app = App(
+    name="equipoise",
+    help="Balance the decode ranks of large mixture-of-experts LLM deployments.",
+    version_flags=["--version"],
+)
+
+
+def _lazy(name: str, target: str, help_text: str) -> None:
+    """Name a command without importing it: `--help` must not load the compiled kernel."""
+    app.command(target, name=name, help=help_text)
+
+
+_lazy("cost", "equipoise.cli.cost:app", "Derive, show and convert step costs.")
+_lazy("trace", "equipoise.cli.trace:app", "Look at, convert and generate traces.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 the input cannot be used."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        print(f"equipoise: {_one_line(str(error))}", file=sys.stderr)
+        return 2
+    except EquipoiseError as error:
+        print(f"equipoise: {_one_line(str(error))}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        print("equipoise: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -125,8 +125,14 @@ class StepCost:
 
     @property
     def request_in_context_tokens(self) -> float:
-        """The exchange rate: context tokens that cost as much as one more request (inf: context is free)."""
-        request = sum(t.weight * t.per_request for t in self.terms)
+        """The exchange rate: context tokens that cost as much as one more request (inf: context is free).
+
+        The request is one past every saturation length: what it pays up to there is a price per request.
+        """
+        request = sum(
+            t.weight * (t.per_request + sum(s.per_100k * s.tokens / TOKENS_PER_UNIT for s in t.saturations))
+            for t in self.terms
+        )
         context = sum(t.weight * t.per_100k_context for t in self.terms)
         return math.inf if context == 0 else request / context * TOKENS_PER_UNIT
 

@@ -1,0 +1,65 @@
+"""Costs by name or file: the presets that come with the package are files like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from equipoise.cost.files import from_toml, read
+from equipoise.cost.step_cost import StepCost
+from equipoise.errors import CostError, nearest
+
+__all__ = ["load", "names"]
+
+
+@cache
+def _presets() -> Mapping[str, str]:
+    folder = files("equipoise.cost") / "presets"
+    texts = {
+        f.name.removesuffix(".toml"): f.read_text("utf-8")
+        for f in folder.iterdir()
+        if f.name.endswith(".toml")
+    }
+    return {name: texts[name] for name in sorted(texts)}
+
+
+def names() -> list[str]:
+    """Names of the presets, sorted."""
+    return list(_presets())
+
+
+def load(name_or_path: str | Path) -> StepCost:
+    """Step cost of a preset (``v1``, ``v2``, ``h200``) or of a TOML or JSON file; a preset's name wins.
+
+    Raises
+    ------
+    CostError
+        Neither a preset nor a file, or a file that is not a step cost.
+
+    Examples
+    --------
+    >>> load("v1").formula()
+    '0.72482 * max(B) + 0.27518 * max(B + 1.30219 * C/100k)'
+    """
+    preset = str(name_or_path).strip().lower()
+    if preset in _presets():
+        return from_toml(_presets()[preset], f"preset {preset}")
+    path = Path(name_or_path)
+    looks_like_file = path.suffix.lower() in (".toml", ".json") or path.name != str(name_or_path)
+    if looks_like_file or _is_file(path):
+        return read(path)
+    raise CostError(
+        f"no cost {str(name_or_path)!r}",
+        where="cost",
+        fix=f"{nearest(preset, names())}; or give a cost file, such as 'equipoise cost derive --model NAME "
+        "--kind v1 --output FILE.toml' writes",
+    )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long a name, a null byte
+        return False

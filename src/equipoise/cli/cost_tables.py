@@ -1,0 +1,149 @@
+"""Step costs and their derivation as tables for people, at 80 columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from equipoise.cost import StepCost
+from equipoise.cost.summary import breakdown
+from equipoise.models import ModelShape
+
+__all__ = ["print_cost", "print_derivation", "print_presets"]
+
+
+def print_derivation(shape: ModelShape, costs: Mapping[str, StepCost], b0: int) -> None:
+    """Print the breakdown, the formulas and what follows from them."""
+    console = Console(highlight=False)
+    experts = (
+        f", {shape.experts:,} experts, {shape.experts_per_token} a token" if shape.experts else ", dense"
+    )
+    console.print(
+        Text(f"{shape.name} ({shape.architecture}): {shape.layers} attention layers{experts}", "bold")
+    )
+    console.print(Text(shape.source, "dim"))
+    console.print()
+    console.print(_work_table(shape))
+    if any(w.saturation_tokens is not None for c in shape.classes for w in c.work):
+        console.print(
+            Text("batch > n: in proportion to the context up to n tokens, constant past them", "dim")
+        )
+    console.print()
+    names = {"v1": "V1, all work linear", "v2": f"V2, projections frozen at {b0} tokens"}
+    for kind, cost in costs.items():
+        _print_formula(console, names[kind], cost)
+    for kind, cost in costs.items():
+        console.print(f"{kind.upper()}: {_exchange_rate(cost)}")
+    layouts = ", ".join(f"{k} {shape.kv_bytes_per_token(k):,.6g}" for k in shape.kv_layouts)
+    console.print(
+        f"KV cache, bytes per token: {shape.kv_bytes_per_token():,.9g} in {shape.kv_layout} ({layouts})"
+    )
+    batch = shape.global_batch_for_m(64)
+    if batch is not None:
+        console.print(f"Each expert meets 64 tokens at a global decode batch of {batch:,}")
+    clock = next(iter(costs.values())).us_per_unit
+    console.print(f"Clock of timed replay: {clock:g} us per request (--us-per-unit)")
+
+
+def _work_table(shape: ModelShape) -> Table:
+    table = _table("Multiply-adds of one layer, per decode token")
+    table.add_column("class", no_wrap=True)
+    table.add_column("layers", justify="right", no_wrap=True)
+    table.add_column("work", no_wrap=True)
+    table.add_column("multiply-adds", justify="right", no_wrap=True)
+    table.add_column("grows with", no_wrap=True)
+    table.add_column("batched\nacross\nrequests", no_wrap=True)
+    for layer in shape.classes:
+        for i, row in enumerate(breakdown(layer)):
+            per = " /token" if row["grows_with"] == "context" else ""
+            past = f" > {row['saturation_tokens']:,}" if row["saturation_tokens"] is not None else ""
+            table.add_row(
+                layer.name if i == 0 else "",
+                f"{layer.count}" if i == 0 else "",
+                row["kind"],
+                f"{row['multiply_adds']:,}{per}",
+                f"{row['grows_with']}{past}",
+                "yes" if row["batched_across_requests"] else "no",
+            )
+    return table
+
+
+def _table(title: str | None = None) -> Table:
+    """Few lines, so that wide numbers fit into 80 columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def print_cost(cost: StepCost) -> None:
+    """Print one step cost: formula, terms, exchange rate, source."""
+    console = Console(highlight=False)
+    _print_formula(console, cost.name, cost)
+    table = _table()
+    for title in ("term", "weight", "per request", "per 100k context", "batch price", "saturations"):
+        table.add_column(title, justify="right" if title.startswith(("weight", "per")) else "left")
+    for term in cost.terms:
+        batch = "linear"
+        if term.batch_table:
+            batch = f"table of {len(term.batch_table)}"
+        elif term.batch_floor:
+            batch = f"flat below {term.batch_floor}"
+        bounds = "\n".join(f"{s.tokens:,}: {s.per_100k:.6g}" for s in term.saturations)
+        prices = (term.weight, term.per_request, term.per_100k_context)
+        table.add_row(term.name, *(f"{p:.6g}" for p in prices), batch, bounds or "none")
+    console.print(table)
+    console.print()
+    barrier = "slowest rank of every term" if cost.barrier == "layer" else "slowest rank of the whole step"
+    unit = "us" if cost.unit == "us" else f"request ({cost.us_per_unit:g} us)"
+    console.print(f"unit {unit}; barrier {cost.barrier}: {barrier}")
+    console.print(f"{_exchange_rate(cost)[:1].upper()}{_exchange_rate(cost)[1:]}")
+    if cost.source:
+        console.print(Text(f"Source: {cost.source}", "dim"))
+
+
+def print_presets(costs: Mapping[str, StepCost], shapes: Mapping[str, ModelShape]) -> None:
+    """Print the names of all presets."""
+    console = Console(highlight=False)
+    table = _table("Costs, for --cost and 'cost show'")
+    table.add_column("name")
+    table.add_column("formula")
+    for name, cost in costs.items():
+        table.add_row(name, cost.formula())
+    console.print(table)
+    console.print()
+    table = _table("Models, for 'cost derive --model'")
+    table.add_column("name")
+    table.add_column("layers")
+    for name, shape in shapes.items():
+        table.add_row(name, ", ".join(f"{c.count} {c.name}" for c in shape.classes))
+    console.print(table)
+
+
+def _print_formula(console: Console, title: str, cost: StepCost) -> None:
+    """One line per barrier: a sum of maxima reads better in a column."""
+    console.print(Text(title, "bold"))
+    lead = "  cost = "
+    for part in cost.formula().replace(") + ", ")\n").replace(" + 1 * max", "\n1 * max").split("\n"):
+        console.print(f"{lead}{part}", soft_wrap=True)
+        lead = "       + "
+    console.print()
+
+
+def _exchange_rate(cost: StepCost) -> str:
+    rate = cost.request_in_context_tokens
+    if math.isinf(rate):
+        return "context is free"
+    if rate == 0:
+        return "a request costs only what its context costs"
+    return f"one request costs as much as {rate:,.0f} context tokens"

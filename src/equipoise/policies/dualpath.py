@@ -1,0 +1,100 @@
+"""``dualpath``: among ranks with few tokens the smallest batch, otherwise the fewest tokens.
+
+DualPath (arXiv 2602.21548), decode phase 2, restated. When a round of requests is fetched:
+
+1. Take the prefix P of the queue that would fit if the free memory of all ranks were one pool.
+2. threshold = z * (resident tokens of all ranks + context of P) / ranks: z times the *projected* mean.
+3. For each request, oldest first, among the ranks where it fits: a rank is *low* if its tokens with the request stay
+   within the threshold. If there are low ranks, take the one with the fewest requests; otherwise the one with the
+   fewest tokens. If it fits nowhere, the round ends.
+
+``average=current`` is the short reading of the rule (tokens below z times the *current* mean, the request itself not
+counted): on an almost empty pool it calls every rank high and turns into ``least_tokens``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from equipoise._jit import jitable
+from equipoise.policies.api import (
+    NO_LIMIT,
+    STAY,
+    Parameter,
+    PolicySpec,
+    book,
+    fewest_requests,
+    fewest_tokens,
+    placement,
+)
+from equipoise.types import Ints, Ranks
+
+Z, AVERAGE = 0, 1
+PROJECTED, CURRENT = 0.0, 1.0
+
+
+@jitable
+def poolable_tokens(ranks: Ranks, context_tokens: Ints) -> int:
+    """Context of the longest prefix of the queue that fits into the free memory of all ranks taken together."""
+    free = 0
+    for r in range(len(ranks.free_tokens)):
+        free += max(ranks.free_tokens[r], 0)
+    total = 0
+    for i in range(len(context_tokens)):
+        if total + context_tokens[i] > free:
+            break
+        total += context_tokens[i]
+    return total
+
+
+@jitable
+def token_limit(z: float, tokens: int, ranks: int) -> int:
+    """Z times the mean, as a whole number of tokens (rounded down: a count is at most x if it is at most floor x)."""
+    limit = z * tokens / ranks
+    return NO_LIMIT if limit >= NO_LIMIT else np.int64(limit)
+
+
+@placement
+def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-untyped-def]
+    """See the module."""
+    projected = params[AVERAGE] == PROJECTED
+    resident = ranks.context_tokens.sum()
+    pending = poolable_tokens(ranks, requests.context_tokens) if projected else 0
+    limit = token_limit(params[Z], resident + pending, len(ranks.batch))
+    blocked = False
+    for i in range(len(out)):
+        tokens = requests.context_tokens[i]
+        if projected:
+            most = limit - tokens
+        else:
+            # The current mean moves with every placement, and "below" is strict.
+            most = token_limit(params[Z], resident, len(ranks.batch)) - 1
+        rank = STAY
+        if not blocked:
+            rank = fewest_requests(ranks, tokens, most)
+            if rank == STAY:
+                rank = fewest_tokens(ranks, tokens)
+        out[i] = rank
+        if rank == STAY:
+            blocked = True
+        else:
+            book(ranks, rank, tokens, prices.saturation_tokens)
+            resident += tokens
+
+
+SPEC = PolicySpec(
+    name="dualpath",
+    place=place,
+    summary="fewest requests among the ranks within z times the mean tokens, otherwise fewest tokens",
+    source="DualPath, arXiv 2602.21548, section on decode scheduling; source article, policy D",
+    parameters=(
+        Parameter("z", 1.05, "threshold over the mean tokens of a rank; the paper uses 1.05", low=0.0),
+        Parameter(
+            "average",
+            "projected",
+            "mean with the waiting requests that fit (the paper), or the current mean (the short reading)",
+            choices=("projected", "current"),
+        ),
+    ),
+    aliases=("D",),
+)

@@ -1,0 +1,270 @@
+"""Names to policies: the built-in ones, those of other packages, and a file of one's own.
+
+A built-in policy module is imported when its policy is first asked for, so naming one costs nothing. Other packages
+register a `PolicySpec` under the entry-point group ``equipoise.policies``; ``path/to/file.py:name`` loads a ``place``
+or ``pick`` function or a `PolicySpec` from a file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba.core.errors import NumbaError
+
+from equipoise.errors import PolicyError, nearest
+from equipoise.policies.api import Parameter, PolicySpec, one_by_one, placement
+from equipoise.types import Floats, Memory
+
+__all__ = ["BUILT_IN", "Policy", "get", "names", "parse", "spec"]
+
+_log = logging.getLogger(__name__)
+
+ENTRY_POINTS = "equipoise.policies"
+
+BUILT_IN: Mapping[str, str] = {
+    "least_batch": "equipoise.policies.least_batch",
+    "least_tokens": "equipoise.policies.least_tokens",
+    "length_split": "equipoise.policies.length_split",
+    "dualpath": "equipoise.policies.dualpath",
+    "round_robin": "equipoise.policies.round_robin",
+    "random": "equipoise.policies.random_choice",
+    "power_of_two": "equipoise.policies.power_of_two",
+}
+
+ALIASES: Mapping[str, str] = {
+    "a": "least_batch",
+    "total_requests": "least_batch",
+    "b": "least_tokens",
+    "total_tokens": "least_tokens",
+    "c": "length_split",
+    "d": "dualpath",
+    "rr": "round_robin",
+    "p2c": "power_of_two",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy with its parameters set: what replay and router take.
+
+    Parameters
+    ----------
+    spec : PolicySpec
+    params : mapping
+        Every parameter, defaults filled in.
+    """
+
+    spec: PolicySpec
+    params: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Registry name."""
+        return self.spec.name
+
+    @property
+    def label(self) -> str:
+        """Name with the parameters that differ from their defaults or matter most: ``dualpath z=1.2``."""
+        shown = [
+            p
+            for p in self.spec.parameters
+            if self.params[p.name] != p.default or (p is self.spec.parameters[0] and not p.integer)
+        ]
+        return " ".join([self.spec.name, *(f"{p.name}={_show(self.params[p.name])}" for p in shown)])
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it runs in the kernel; a policy that does not compile runs in the slow twin."""
+        return hasattr(self.spec.place, "py_func")
+
+    def param_array(self) -> Floats:
+        """The parameters as the ``params`` array: words by their position, true and false as 1 and 0."""
+        return np.array([_encode(p, self.params[p.name]) for p in self.spec.parameters], dtype=np.float64)
+
+    def new_memory(self, seed: int) -> Memory:
+        """A fresh memory, seeded."""
+        ints, floats = self.spec.memory_size(self.params)
+        memory = Memory(np.zeros(ints, dtype=np.int64), np.zeros(floats, dtype=np.float64))
+        self.spec.start(memory, self.params, seed)
+        return memory
+
+
+def names() -> list[str]:
+    """All registered policies: built in and by entry point."""
+    return [*BUILT_IN, *sorted(e.name for e in entry_points(group=ENTRY_POINTS) if e.name not in BUILT_IN)]
+
+
+def spec(name: str) -> PolicySpec:
+    """Find a policy's definition by name, alias, entry point or ``file.py:function``.
+
+    Raises
+    ------
+    PolicyError
+        Unknown name (the nearest are offered), or a file that holds no policy.
+    """
+    key = name.strip()
+    if ".py:" in key or key.endswith(".py"):
+        return _from_file(key)
+    key = key.lower().replace("-", "_")
+    key = ALIASES.get(key, key)
+    if key in BUILT_IN:
+        found = importlib.import_module(BUILT_IN[key]).SPEC
+    else:
+        matches = [e for e in entry_points(group=ENTRY_POINTS) if e.name == key]
+        if not matches:
+            raise PolicyError(f"no policy named {name!r}", fix=nearest(key, [*names(), *(a for a in ALIASES if len(a) > 1)]))
+        found = matches[0].load()
+    if not isinstance(found, PolicySpec):
+        raise PolicyError(f"{name!r} is a {type(found).__name__}", fix="the entry point must name a PolicySpec")
+    return found
+
+
+def get(name: str, **params: Any) -> Policy:
+    """Make a policy ready to use.
+
+    Parameters
+    ----------
+    name : str
+        Name, alias, entry point or ``file.py:function``.
+    **params
+        Its parameters; the rest keep their defaults.
+
+    Raises
+    ------
+    PolicyError
+        Unknown policy or parameter, or a value outside its bounds.
+
+    Examples
+    --------
+    >>> get("dualpath", z=1.2).label
+    'dualpath z=1.2'
+    """
+    found = spec(name)
+    known = {p.name: p for p in found.parameters}
+    for given in params:
+        if given not in known:
+            fix = nearest(given, known) if known else "it takes none"
+            raise PolicyError(f"policy {found.name!r} has no parameter {given!r}", fix=fix)
+    values = {p.name: _checked(found.name, p, params.get(p.name, p.default)) for p in found.parameters}
+    return Policy(found, values)
+
+
+def parse(text: str) -> Policy:
+    """Read the command-line form ``dualpath,z=1.2,average=current``."""
+    name, *settings = [part.strip() for part in text.split(",")]
+    params: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise PolicyError(f"{setting!r} in policy {text!r}", fix="write parameters as name=value, after commas")
+        if key.strip() in params:
+            raise PolicyError(f"{key.strip()!r} twice in policy {text!r}", fix="give each parameter once")
+        params[key.strip()] = value.strip()
+    return get(name, **params)
+
+
+def _checked(policy: str, parameter: Parameter, value: Any) -> float | int | str | bool:
+    where = f"policy {policy!r}, parameter {parameter.name!r}"
+    if parameter.choices:
+        if str(value) not in parameter.choices:
+            raise PolicyError(f"{value!r}", where=where, fix=f"use one of {', '.join(parameter.choices)}")
+        return str(value)
+    if isinstance(parameter.default, bool):
+        word = str(value).lower()
+        if word not in ("true", "false", "1", "0", "yes", "no"):
+            raise PolicyError(f"{value!r}", where=where, fix="use true or false")
+        return word in ("true", "1", "yes")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise PolicyError(f"{value!r} is not a number", where=where, fix=_bounds(parameter)) from None
+    if math.isnan(number) or not parameter.low <= number <= parameter.high:
+        raise PolicyError(f"{value} is out of bounds", where=where, fix=_bounds(parameter))
+    if parameter.integer:
+        if number != int(number):
+            raise PolicyError(f"{value} is not a whole number", where=where, fix=_bounds(parameter))
+        return int(number)
+    return number
+
+
+def _bounds(parameter: Parameter) -> str:
+    kind = "a whole number" if parameter.integer else "a number"
+    return f"must be {kind} from {parameter.low:g} to {parameter.high:g}"
+
+
+def _encode(parameter: Parameter, value: Any) -> float:
+    return float(parameter.choices.index(value)) if parameter.choices else float(value)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float | int) else str(value)
+
+
+def _from_file(text: str) -> PolicySpec:
+    path_text, _, attribute = text.partition(".py:")
+    path = Path(path_text + ".py" if _ else text)
+    if not path.is_file():
+        raise PolicyError(f"no file {str(path)!r}", where=f"policy {text!r}", fix="give path/to/file.py:function")
+    module = _load_module(path)
+    wanted: Iterable[str] = [attribute] if attribute else ("SPEC", "place", "pick")
+    for name in wanted:
+        found = getattr(module, name, None)
+        if isinstance(found, PolicySpec):
+            return found
+        if callable(found):
+            return _wrap(path, name, found)
+    raise PolicyError(
+        f"{path.name} defines no {' or '.join(wanted)}", where=f"policy {text!r}", fix="see docs/howto/write-a-policy.md"
+    )
+
+
+def _load_module(path: Path) -> Any:
+    name = f"equipoise_policy_{path.stem}"
+    definition = importlib.util.spec_from_file_location(name, path)
+    if definition is None or definition.loader is None:
+        raise PolicyError(f"cannot load {str(path)!r}", fix="it must be a Python file")
+    module = importlib.util.module_from_spec(definition)
+    sys.modules[name] = module
+    try:
+        definition.loader.exec_module(module)
+    except Exception as error:
+        raise PolicyError(f"{type(error).__name__}: {error}", where=str(path), fix="the file must import cleanly") from error
+    return module
+
+
+def _wrap(path: Path, name: str, function: Any) -> PolicySpec:
+    """Make a spec of a bare function: six arguments ending in ``out`` are ``place``, otherwise ``pick``."""
+    plain = getattr(function, "py_func", function)
+    arguments = list(inspect.signature(plain).parameters)
+    if len(arguments) != 6:
+        raise PolicyError(
+            f"{name} takes {len(arguments)} arguments",
+            where=str(path),
+            fix="place(ranks, requests, prices, params, memory, out) or pick(ranks, requests, i, prices, params, memory)",
+        )
+    is_place = arguments[-1] == "out"
+    note = ""
+    if hasattr(function, "py_func") and is_place:
+        place = function
+    else:
+        try:
+            place = placement(plain) if is_place else one_by_one(plain)
+        except NumbaError as error:
+            reason = " ".join(str(error).split())[:200]
+            note = f"{name} does not compile and runs as plain Python, a hundred times slower: {reason}"
+            _log.warning("%s: %s", path, note)
+            place = plain if is_place else one_by_one(plain, compile_it=False)
+    return PolicySpec(name=path.stem, place=place, summary=note or "from a file", source=str(path.name))

@@ -1,0 +1,309 @@
+"""`ReplayResult`: what a run did, in the words and units of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.cost.step_cost import StepCost
+from equipoise.replay.layout import ENDED, SERIES, SERIES_COLUMNS, TOTALS, Outcome
+from equipoise.replay.pool import Pool
+from equipoise.types import Floats
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Percentiles", "ReplayResult", "Snapshots"]
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Mean and percentiles of one quantity over the counted requests; its unit is in the name of the field."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Percentiles | None:
+        """None where there is nothing to measure."""
+        if len(values) == 0:
+            return None
+        return cls(len(values), float(values.mean()), *(float(v) for v in np.percentile(values, PERCENTILES)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshots:
+    """B, C and K of every rank of an instance at chosen steps.
+
+    Parameters
+    ----------
+    step : int64[k]
+        Index of the step over all instances, from 0.
+    instance : int64[k]
+    start_s, length_s : float64[k]
+    batch, context_tokens : int64[k, ranks]
+    saturated_tokens : int64[k, ranks, saturations]
+    """
+
+    step: NDArray[np.int64]
+    instance: NDArray[np.int64]
+    start_s: Floats
+    length_s: Floats
+    batch: NDArray[np.int64]
+    context_tokens: NDArray[np.int64]
+    saturated_tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayResult:
+    """One run: a trace through a pool under a policy, priced by a step cost.
+
+    Averages are over the counted steps: after the pool has turned over once and before it drains.
+
+    Parameters
+    ----------
+    trace_name, policy_name, mode : str
+    params : mapping
+        Parameters of the policy.
+    pool : Pool
+    cost : StepCost
+    concurrency : int or None
+        Requests kept in the pool; None in ``timed`` mode.
+    seed : int
+    wall_s : float
+        Time the replay took.
+    outcome : Outcome
+        The raw arrays.
+    arrival_s : float64[requests]
+        Arrivals as replayed (the rate scale applied); empty in ``saturated`` mode.
+    context_tokens, output_tokens : int64[requests]
+    """
+
+    trace_name: str
+    policy_name: str
+    params: Mapping[str, Any]
+    mode: str
+    pool: Pool
+    cost: StepCost
+    concurrency: int | None
+    seed: int
+    wall_s: float
+    outcome: Outcome
+    arrival_s: Floats
+    context_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+    def _total(self, position: int) -> float:
+        return float(self.outcome.totals[position])
+
+    def _ended(self, position: int) -> int:
+        return int(self.outcome.ended[position])
+
+    # -- the headline ------------------------------------------------------------------------------------------
+
+    @property
+    def excess(self) -> float:
+        """Cost over ideal, minus 1: total price of the counted steps against the same totals spread evenly."""
+        return self._total(TOTALS.COST) / self._total(TOTALS.IDEAL) - 1.0
+
+    @property
+    def balance(self) -> float:
+        """Ideal over cost."""
+        return self._total(TOTALS.IDEAL) / self._total(TOTALS.COST)
+
+    @property
+    def bubble_share(self) -> float:
+        """Share of the step time that the average rank waits for the slowest one."""
+        return 1.0 - self._total(TOTALS.WORK) / self._total(TOTALS.COST)
+
+    @property
+    def max_over_mean_batch(self) -> float:
+        """Largest batch of a rank over the mean batch: sums over steps of both, divided."""
+        return self._total(TOTALS.MAX_BATCH) / self._total(TOTALS.MEAN_BATCH)
+
+    @property
+    def max_over_mean_context(self) -> float:
+        """Most context tokens of a rank over the mean: sums over steps of both, divided."""
+        return self._total(TOTALS.MAX_CONTEXT) / self._total(TOTALS.MEAN_CONTEXT)
+
+    @property
+    def mean_cost(self) -> float:
+        """Mean price of a step, in the cost's unit."""
+        return self._total(TOTALS.COST) / self._total(TOTALS.STEPS)
+
+    @property
+    def mean_step_ms(self) -> float:
+        """Mean length of a step, in milliseconds: the inter-token latency of every request in it."""
+        return self.mean_cost * self.cost.us_per_unit / 1000.0
+
+    @property
+    def mean_batch(self) -> float:
+        """Mean running requests of a rank."""
+        return self._total(TOTALS.MEAN_BATCH) / self._total(TOTALS.STEPS)
+
+    @property
+    def mean_context_tokens(self) -> float:
+        """Mean context tokens of a rank."""
+        return self._total(TOTALS.MEAN_CONTEXT) / self._total(TOTALS.STEPS)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens produced a second over the counted steps, all instances together."""
+        span = self.counted_s[1] - self.counted_s[0]
+        return self._total(TOTALS.TOKENS) / span
+
+    # -- counts ------------------------------------------------------------------------------------------------
+
+    @property
+    def counted_steps(self) -> int:
+        """Steps that entered the averages."""
+        return int(self._total(TOTALS.STEPS))
+
+    @property
+    def counted_range(self) -> tuple[int, int]:
+        """First and last counted step, as indices over the steps of all instances in the order they started."""
+        return int(self._total(TOTALS.FIRST_STEP)), int(self._total(TOTALS.LAST_STEP))
+
+    @property
+    def counted_s(self) -> tuple[float, float]:
+        """Start of the first counted step and end of the last, in seconds."""
+        return self._total(TOTALS.FIRST_S), self._total(TOTALS.LAST_S)
+
+    @property
+    def steps(self) -> int:
+        """All steps of all instances."""
+        return self._ended(ENDED.STEPS)
+
+    @property
+    def arrived(self) -> int:
+        """Requests that reached the router."""
+        return self._ended(ENDED.ARRIVED)
+
+    @property
+    def finished(self) -> int:
+        """Requests that got all their tokens."""
+        return self._ended(ENDED.FINISHED)
+
+    @property
+    def rejected(self) -> int:
+        """Requests larger than a rank's capacity."""
+        return self._ended(ENDED.REJECTED)
+
+    @property
+    def blocked_requests(self) -> int:
+        """Requests that fitted nowhere (or were held by the policy) at first."""
+        return self._ended(ENDED.BLOCKED_REQUESTS)
+
+    @property
+    def blocked_rounds(self) -> int:
+        """Placement rounds all requests together sat through without a rank."""
+        return self._ended(ENDED.BLOCKED_ROUNDS)
+
+    @property
+    def over_capacity_rank_steps(self) -> int:
+        """Counted (rank, step) pairs with more tokens than ``kv_capacity_tokens``: growth after admission."""
+        return int(self._total(TOTALS.OVER_CAPACITY))
+
+    @property
+    def decisions(self) -> int:
+        """Calls of the policy."""
+        return self._ended(ENDED.ROUNDS)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def _counted_requests(self) -> NDArray[np.bool_]:
+        first, last = self.counted_s
+        start = self.outcome.start_s
+        return (start >= first) & (start <= last) & ~np.isnan(self.outcome.finish_s)
+
+    @property
+    def queue_wait_ms(self) -> Percentiles | None:
+        """Arrival to the start of the first decode step, in milliseconds; None if requests were not kept."""
+        if len(self.arrival_s) == 0 or len(self.outcome.start_s) == 0:
+            return None
+        kept = self._counted_requests()
+        return Percentiles.of(1000.0 * (self.outcome.start_s[kept] - self.arrival_s[kept]))
+
+    @property
+    def tpot_ms(self) -> Percentiles | None:
+        """Time per output token of a request (decode only), in milliseconds; None if requests were not kept."""
+        if len(self.outcome.start_s) == 0:
+            return None
+        kept = self._counted_requests()
+        spent = self.outcome.finish_s[kept] - self.outcome.start_s[kept]
+        return Percentiles.of(1000.0 * spent / self.output_tokens[kept])
+
+    # -- series ------------------------------------------------------------------------------------------------
+
+    @property
+    def series(self) -> Floats:
+        """float64[rows, 12], columns as `layout.SERIES`: every step, or runs of neighbouring steps added up."""
+        return self.outcome.series[: self._ended(ENDED.SERIES_ROWS)]
+
+    @property
+    def counted_series(self) -> Floats:
+        """The rows of `series` that hold counted steps only."""
+        rows = self.series
+        return rows[(rows[:, SERIES.COUNTED] == rows[:, SERIES.STEPS]) & (rows[:, SERIES.STEPS] > 0)]
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The ranks at the steps asked for."""
+        k = self._ended(ENDED.SNAPSHOTS)
+        o = self.outcome
+        return Snapshots(
+            o.snapshot_step[:k, 0],
+            o.snapshot_step[:k, 1],
+            o.snapshot_s[:k, 0],
+            o.snapshot_s[:k, 1],
+            o.snapshot_batch[:k],
+            o.snapshot_context[:k],
+            o.snapshot_saturated[:k],
+        )
+
+    def to_polars(self) -> pl.DataFrame:
+        """The step series as a data frame, columns as `layout.SERIES_COLUMNS`; means where rows hold several steps.
+
+        ``cost``, ``ideal`` and ``work`` are in the cost's unit, ``steps`` says how many steps a row stands for.
+        """
+        import polars as pl
+
+        rows = self.series
+        frame = pl.DataFrame({name: rows[:, i] for i, name in enumerate(SERIES_COLUMNS)})
+        whole = ["steps", "counted_steps", "instance"]
+        means = [c for c in SERIES_COLUMNS if c not in (*whole, "start_s")]
+        return frame.with_columns(*(pl.col(c) / pl.col("steps") for c in means)).with_columns(
+            *(pl.col(c).cast(pl.Int64) for c in whole)
+        )
+
+    def requests_frame(self) -> pl.DataFrame:
+        """One row a request: arrival, start, finish (seconds), rank, lengths; only if requests were kept."""
+        import polars as pl
+
+        o = self.outcome
+        columns: dict[str, Any] = {
+            "context_tokens": self.context_tokens,
+            "output_tokens": self.output_tokens,
+            "rank": o.rank,
+            "start_s": o.start_s,
+            "finish_s": o.finish_s,
+        }
+        if len(self.arrival_s):
+            columns = {"arrival_s": self.arrival_s, **columns}
+        return pl.DataFrame(columns)
+
+    def __repr__(self) -> str:
+        return (
+            f"ReplayResult({self.trace_name}, {self.policy_name} {dict(self.params)}, {self.cost.name}, "
+            f"{self.mode}: excess {self.excess:.2%} over {self.counted_steps} steps)"
+        )

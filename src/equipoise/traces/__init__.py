@@ -1,0 +1,43 @@
+"""Request traces: read them, make them, change them, describe them.
+
+>>> from equipoise import traces
+>>> trace = traces.synth("agentic-coding", requests=1000, seed=0)
+>>> len(traces.cycle(trace, 2500))
+2500
+"""
+
+from __future__ import annotations
+
+from equipoise.traces.interleave import assign_session_starts, cycle, reinterleave
+from equipoise.traces.presets import preset_names
+from equipoise.traces.readers import ReadReport, read, read_with_report
+from equipoise.traces.resolve import load
+from equipoise.traces.servegen import generate
+from equipoise.traces.statistics import TraceStatistics, describe
+from equipoise.traces.synthetic import synth
+from equipoise.traces.trace import PrefixBlocks, Trace
+from equipoise.traces.transforms import detect_tick, head, prefill_delay, scale_rate, spread_ticks
+from equipoise.traces.write import write
+
+__all__ = [
+    "PrefixBlocks",
+    "ReadReport",
+    "Trace",
+    "TraceStatistics",
+    "assign_session_starts",
+    "cycle",
+    "describe",
+    "detect_tick",
+    "generate",
+    "head",
+    "load",
+    "prefill_delay",
+    "preset_names",
+    "read",
+    "read_with_report",
+    "reinterleave",
+    "scale_rate",
+    "spread_ticks",
+    "synth",
+    "write",
+]

@@ -23,15 +23,19 @@ def _lazy(name: str, target: str, help_text: str) -> None:
     app.command(target, name=name, help=help_text)
 
 
-_lazy("cost", "equipoise.cli.cost:app", "Derive, show and convert step costs.")
+_lazy("compare", "equipoise.cli.compare:app", "Compare placement policies: which one, for this model and this traffic?")
+_lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
+_lazy("policies", "equipoise.cli.policies:app", "List the placement policies and their parameters.")
+_lazy("cost", "equipoise.cli.cost:app", "Derive, show and list step costs.")
 _lazy("trace", "equipoise.cli.trace:app", "Look at, convert and generate traces.")
+_lazy("doctor", "equipoise.cli.doctor:app", "Check this installation: versions, compiled kernel, cache, extras.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 the input cannot be used."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         print(f"equipoise: {_one_line(str(error))}", file=sys.stderr)
         return 2
@@ -43,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("equipoise: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _one_line(text: str) -> str:

@@ -1,0 +1,151 @@
+"""`equipoise compare`: which policy, for this model and this traffic?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from equipoise.cli.numbers import Whole
+from equipoise.cli.options import Json, Quiet, costs_from, default_jobs, split, whole_numbers
+from equipoise.cli.progress import progress
+
+if TYPE_CHECKING:
+    from equipoise.study import Comparison
+
+__all__ = ["app"]
+
+app = App(name="compare", help="Compare placement policies: which one, for this model and this traffic?")
+
+Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
+
+
+@app.default
+def compare(
+    *,
+    trace: Many = ("agentic-coding",),
+    cost: Many = ("v1", "v2"),
+    policy: Many = (),
+    ranks: Whole = 64,
+    instances: Whole = 1,
+    concurrency: Whole | None = None,
+    requests: Whole | None = None,
+    mode: Literal["saturated", "timed"] = "saturated",
+    rate_scale: float = 1.0,
+    kv_capacity_tokens: Whole | None = None,
+    max_batch: Whole | None = None,
+    growth_reserve_tokens: Whole = 0,
+    groups: Many = ("1",),
+    group_policy: Many = ("least_batch",),
+    seeds: Whole = 5,
+    seed: Whole = 0,
+    baseline: str | None = None,
+    us_per_unit: float | None = None,
+    warmup_turnovers: float = 1.0,
+    output_dir: Path | None = None,
+    report: bool = True,
+    jobs: Whole | None = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Replay the same requests under several policies and price every step.
+
+    Without options: the embedded agentic-coding workload on one instance of 64 ranks with 2,048 requests
+    in it, priced by the article's V1 and V2 for GLM-5.3, under the article's policies.
+
+    Parameters
+    ----------
+    trace
+        A trace file or folder, or a preset ('equipoise trace formats' lists both). Repeatable.
+    cost
+        Step costs: v1, v2, h200, MODEL:v1 or MODEL:v2 for a model preset, or a file. Commas or repeated.
+    policy
+        A policy with its parameters, such as dualpath,z=1.2 or ./mine.py:place. Repeatable; the article's
+        eleven by default.
+    ranks
+        DP ranks of an instance.
+    instances
+        Instances, each with its own step clock.
+    concurrency
+        Requests in the pool; 32 a rank by default. In timed mode, if given, arrivals are scaled so that
+        about so many run.
+    requests
+        Requests of a run; a short trace is cycled. Default: enough to turn the pool over 20 times.
+    mode
+        saturated keeps the pool full; timed follows the arrival times.
+    rate_scale
+        Timed mode: arrivals come this many times as fast.
+    kv_capacity_tokens
+        KV cache of a rank, in tokens; unlimited by default.
+    max_batch
+        Running requests a rank may hold; unlimited by default.
+    growth_reserve_tokens
+        Tokens the capacity filter keeps free on a rank for growth.
+    groups
+        Cut the instances into so many groups; several values, such as 1,2,4,10, are compared.
+    group_policy
+        How a group is chosen: least_batch, least_tokens or both.
+    seeds
+        Runs a cell, each with other requests; all policies see the same ones.
+    seed
+        The first seed.
+    baseline
+        The policy others are compared with; the first one by default.
+    us_per_unit
+        Microseconds per unit of the costs, the clock of timed mode.
+    warmup_turnovers
+        Steps count once finished requests reach this many times the peak of running ones.
+    output_dir
+        Write summary.json, steps.parquet, report.html, plots and timeline.json there.
+    report
+        With --no-report only the data files are written.
+    jobs
+        Replays at a time; one a processor by default.
+    """
+    from equipoise import study
+    from equipoise.policies import parse
+    from equipoise.replay import Pool
+    from equipoise.study import ComparePlan
+
+    plan = ComparePlan(
+        traces=trace,
+        costs=costs_from(cost, us_per_unit),
+        policies=[parse(text) for text in policy] or study.default_policies(),
+        pool=Pool(instances, ranks, kv_capacity_tokens, max_batch, growth_reserve_tokens),
+        groups=whole_numbers(groups, "--groups"),
+        group_policies=split(group_policy, "--group-policy"),  # type: ignore[arg-type]
+        mode=mode,
+        concurrency=concurrency,
+        requests=requests,
+        seeds=seeds,
+        first_seed=seed,
+        rate_scale=rate_scale,
+        warmup_turnovers=warmup_turnovers,
+        baseline=baseline,
+    )
+    with progress("compare", "runs", quiet=quiet or as_json) as tick:
+        comparison = study.compare(plan, jobs=default_jobs(jobs), progress=tick)
+    if output_dir is not None:
+        _write(comparison, output_dir, report)
+    if as_json:
+        print(study.to_json(study.summarize(comparison, timing=True)), end="")
+    else:
+        from rich.console import Console
+
+        from equipoise.report.tables import print_tables
+
+        print_tables(comparison, Console())
+
+
+def _write(comparison: Comparison, folder: Path, report: bool) -> None:
+    from equipoise.study.folder import staged, write_data
+
+    with staged(folder) as stage:
+        write_data(comparison, stage)
+        if report:
+            from equipoise.report import write_report
+
+            write_report(comparison, stage)
+    print(f"wrote {folder}/: {', '.join(sorted(p.name for p in folder.iterdir()))}", file=sys.stderr)

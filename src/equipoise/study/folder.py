@@ -1,0 +1,130 @@
+"""The result folder: everything written beside it first, then moved into place, so nothing is ever half there."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from equipoise.cost.files import to_dict
+from equipoise.errors import InputError
+from equipoise.study.compare import Comparison
+from equipoise.study.plan import ComparePlan
+from equipoise.study.summary import summarize, to_json
+
+__all__ = ["environment", "resolved_config", "staged", "write_data"]
+
+LIBRARIES = ("equipoise", "numpy", "numba", "scipy", "polars", "plotly", "matplotlib")
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside the target, whose files replace those of the target if the block succeeds.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be made or written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{str(folder)!r} is a file", where="--output-dir", fix="name a folder")
+        stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise InputError(
+            f"cannot write {str(folder)!r}: {error.strerror}", where="--output-dir", fix="choose another"
+        ) from error
+    try:
+        yield stage
+        folder.mkdir(exist_ok=True)
+        for made in sorted(stage.iterdir()):
+            os.replace(made, folder / made.name)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def write_data(comparison: Comparison, stage: Path) -> None:
+    """Summary, series, requests, configuration and environment of a comparison, as files."""
+    import polars as pl
+
+    (stage / "summary.json").write_text(to_json(summarize(comparison)), "utf-8")
+    (stage / "config.resolved.toml").write_text(tomli_w.dumps(resolved_config(comparison.plan)), "utf-8")
+    (stage / "environment.json").write_text(json.dumps(environment(comparison), indent=2) + "\n", "utf-8")
+    steps, requests = [], []
+    for cell in comparison.cells:
+        result = cell.runs[0].result
+        if result is None:
+            continue
+        pool = cell.setting.pool
+        label = {
+            "trace": cell.setting.trace,
+            "cost": cell.setting.cost.name,
+            "groups": pool.groups,
+            "group_policy": cell.setting.group_policy if pool.groups > 1 else "",
+            "policy": cell.policy.label,
+        }
+        keys = [pl.lit(v).alias(k) for k, v in label.items()]
+        steps.append(result.to_polars().select(*keys, pl.all()))
+        if len(result.outcome.start_s):
+            requests.append(result.requests_frame().select(*keys, pl.all()))
+    pl.concat(steps).write_parquet(stage / "steps.parquet")
+    if requests:
+        pl.concat(requests).write_parquet(stage / "requests.parquet")
+
+
+def resolved_config(plan: ComparePlan) -> dict[str, Any]:
+    """The plan with every default filled in, as TOML can hold it (an unset limit is left out)."""
+    pool = {
+        "instances": plan.pool.instances,
+        "ranks": plan.pool.ranks,
+        "kv_capacity_tokens": plan.pool.kv_capacity_tokens,
+        "max_batch": plan.pool.max_batch,
+        "growth_reserve_tokens": plan.pool.growth_reserve_tokens,
+    }
+    config = {
+        "traces": list(plan.traces),
+        "mode": plan.mode,
+        "concurrency": plan.target_concurrency(),
+        "requests": plan.requests,
+        "seeds": plan.seeds,
+        "first_seed": plan.first_seed,
+        "rate_scale": plan.rate_scale,
+        "warmup_turnovers": plan.warmup_turnovers,
+        "groups": list(plan.groups),
+        "group_policies": list(plan.group_policies),
+        "baseline": plan.baseline_label(),
+        "pool": {k: v for k, v in pool.items() if v is not None},
+        "policies": [{"name": p.name, **p.params} for p in plan.policies],
+        "costs": [to_dict(c) for c in plan.costs],
+    }
+    return {k: v for k, v in config.items() if v is not None}
+
+
+def environment(comparison: Comparison) -> dict[str, Any]:
+    """Where and with what a study ran, and how long its replays took."""
+    libraries = {}
+    for name in LIBRARIES:
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count(),
+        "libraries": libraries,
+        "arguments": sys.argv[1:],
+        "replay_s": sum(r.wall_s for c in comparison.cells for r in c.runs),
+    }

@@ -1,0 +1,73 @@
+"""The requests of one run: the same for every policy of a setting, other ones for every seed."""
+
+from __future__ import annotations
+
+from equipoise.cost.step_cost import StepCost
+from equipoise.errors import InputError
+from equipoise.replay import Pool
+from equipoise.traces.interleave import cycle
+from equipoise.traces.presets import PRESETS
+from equipoise.traces.statistics import describe
+from equipoise.traces.synthetic import synth
+from equipoise.traces.trace import Trace
+
+__all__ = ["TURNOVERS", "load_source", "rate_for", "workload"]
+
+TURNOVERS = 20
+"""Times a default run turns its pool over: the first is warm-up, the rest is measured."""
+
+
+def is_preset(spec: str) -> bool:
+    """Whether a trace is a synthetic preset, by its name."""
+    return spec.removeprefix("preset:") in PRESETS
+
+
+def load_source(spec: str) -> Trace | None:
+    """Read a trace file once; None for a preset, which every seed draws anew."""
+    if is_preset(spec):
+        return None
+    from equipoise.traces import load
+
+    return load(spec)
+
+
+def workload(
+    spec: str, source: Trace | None, *, seed: int, concurrency: int, requests: int | None, timed: bool
+) -> Trace:
+    """The trace of one seed.
+
+    A preset is drawn with that seed, starting in the middle of its steady state. A file is taken as it is for seed 0;
+    other seeds interleave its sessions (or its blocks of neighbouring requests) anew, and a file too short for the run
+    is cycled, each pass in another order.
+    """
+    if source is None:
+        wanted = requests or TURNOVERS * concurrency
+        return synth(
+            spec.removeprefix("preset:"),
+            requests=wanted,
+            seed=seed,
+            steady_state=0 if timed else min(concurrency, wanted),
+        )
+    wanted = requests or (len(source) if timed else max(len(source), TURNOVERS * concurrency))
+    return cycle(source, wanted, seed)
+
+
+def rate_for(trace: Trace, cost: StepCost, pool: Pool, concurrency: int) -> float:
+    """Factor on the arrival rate at which about so many requests run at a time.
+
+    Little's law: rate = N / (output tokens x step time), the step priced at its ideal for N requests of the trace's
+    output-weighted context. The real pool is slower than its ideal, so somewhat more than N will run.
+    """
+    statistics = describe(trace)
+    batch = max(1, round(concurrency / pool.total_ranks))
+    context = round(batch * statistics.decode.mean)
+    step_s = float(cost.ideal([batch], [context])) * cost.us_per_unit * 1e-6
+    wanted_per_s = concurrency / (float(trace.output_tokens.mean()) * step_s)
+    span_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    if span_s <= 0:
+        raise InputError(
+            "all requests arrive at once, so no rate can be set",
+            where=f"trace {trace.name!r}",
+            fix="use saturated mode",
+        )
+    return wanted_per_s * span_s / len(trace)

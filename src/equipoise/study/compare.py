@@ -245,6 +245,7 @@ def _replay(
         rate_scale=rate_scale,
         group_policy=setting.group_policy,
         warmup_turnovers=warmup_turnovers,
+        drain=setting.mode == "timed",  # the last requests' latencies count, the last steps do not
         snapshots=snapshots,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from equipoise.errors import InputError, PolicyError
@@ -197,16 +198,18 @@ def _tune_one(
         measured(len(cells))
         return [cells[p.label].excess.mean for p in candidates]
 
-    grid = optuna.create_study(sampler=optuna.samplers.GridSampler({r.name: list(r.grid) for r in ranges}, seed=0))
-    trials = [grid.ask(space) for _ in range(_grid_size(ranges))]
-    for trial, value in zip(trials, measure([get(policy, **fixed, **t.params) for t in trials]), strict=True):
-        grid.tell(trial, value)
     sampler = optuna.samplers.TPESampler(seed=plan.first_seed, n_startup_trials=0, multivariate=True)
     study = optuna.create_study(sampler=sampler)
-    study.add_trials(grid.trials)
+    for values in product(*(r.grid for r in ranges)):
+        study.enqueue_trial(dict(zip(space, values, strict=True)))
+    trials = [study.ask(space) for _ in range(_grid_size(ranges))]
+    for trial, value in zip(trials, measure([get(policy, **fixed, **t.params) for t in trials]), strict=True):
+        study.tell(trial, value)
     for start in range(0, refinements, BATCH):
         trials = [study.ask(space) for _ in range(min(BATCH, refinements - start))]
-        for trial, value in zip(trials, measure([get(policy, **fixed, **t.params) for t in trials]), strict=True):
+        for trial, value in zip(
+            trials, measure([get(policy, **fixed, **t.params) for t in trials]), strict=True
+        ):
             study.tell(trial, value)
 
     ranked = sorted(cells.values(), key=lambda c: c.excess.mean)
@@ -243,7 +246,9 @@ def _trial(cell: Cell, best: Cell) -> Trial:
 def _distribution(optuna: Any, definition: Any, r: Range) -> Any:
     parameter = next((p for p in definition.parameters if p.name == r.name), None)
     if parameter is None:
-        raise PolicyError(f"policy {definition.name!r} has no parameter {r.name!r}", fix="see 'equipoise policies'")
+        raise PolicyError(
+            f"policy {definition.name!r} has no parameter {r.name!r}", fix="see 'equipoise policies'"
+        )
     if not r.refine or isinstance(parameter.default, bool) or parameter.choices:
         return optuna.distributions.CategoricalDistribution(list(r.grid))
     low, high = min(r.grid), max(r.grid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
 from equipoise.replay import Pool
@@ -16,6 +18,9 @@ __all__ = ["TURNOVERS", "load_source", "rate_for", "workload"]
 TURNOVERS = 20
 """Times a default run turns its pool over: the first is warm-up, the rest is measured."""
 
+KEPT_REQUESTS = 1_000_000
+"""Longest drawn trace that is kept for the next candidate: 16 of them stay under half a gigabyte."""
+
 
 def is_preset(spec: str) -> bool:
     """Whether a trace is a synthetic preset, by its name."""
@@ -23,7 +28,7 @@ def is_preset(spec: str) -> bool:
 
 
 def load_source(spec: str) -> Trace | None:
-    """Read a trace file once; None for a preset, which every seed draws anew."""
+    """Read a trace file; None for a preset, which every seed draws anew."""
     if is_preset(spec):
         return None
     from equipoise.traces import load
@@ -42,14 +47,17 @@ def workload(
     """
     if source is None:
         wanted = requests or TURNOVERS * concurrency
-        return synth(
-            spec.removeprefix("preset:"),
-            requests=wanted,
-            seed=seed,
-            steady_state=0 if timed else min(concurrency, wanted),
-        )
+        in_flight = 0 if timed else min(concurrency, wanted)
+        draw = _drawn if wanted <= KEPT_REQUESTS else _drawn.__wrapped__
+        return draw(spec.removeprefix("preset:"), wanted, seed, in_flight)
     wanted = requests or (len(source) if timed else max(len(source), TURNOVERS * concurrency))
     return cycle(source, wanted, seed)
+
+
+@lru_cache(maxsize=16)
+def _drawn(preset: str, requests: int, seed: int, in_flight: int) -> Trace:
+    """A preset's trace; a search asks for the same few again and again."""
+    return synth(preset, requests=requests, seed=seed, steady_state=in_flight)
 
 
 def rate_for(trace: Trace, cost: StepCost, pool: Pool, concurrency: int) -> float:

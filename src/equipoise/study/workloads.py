@@ -7,10 +7,11 @@ from functools import lru_cache
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
 from equipoise.replay import Pool
-from equipoise.traces.interleave import cycle
+from equipoise.traces.interleave import assign_session_starts, cycle
 from equipoise.traces.presets import PRESETS
 from equipoise.traces.statistics import describe
 from equipoise.traces.synthetic import synth
+from equipoise.traces.timing import service_s
 from equipoise.traces.trace import Trace
 
 __all__ = ["TURNOVERS", "load_source", "rate_for", "workload"]
@@ -43,7 +44,8 @@ def workload(
 
     A preset is drawn with that seed, starting in the middle of its steady state. A file is taken as it is for seed 0;
     other seeds interleave its sessions (or its blocks of neighbouring requests) anew, and a file too short for the run
-    is cycled, each pass in another order.
+    is cycled, each pass in another order. Sessions whose starts were not recorded are interleaved at the rate a pool
+    of this concurrency lives on: a handful of open sessions would never fill it.
     """
     if source is None:
         wanted = requests or TURNOVERS * concurrency
@@ -51,6 +53,9 @@ def workload(
         draw = _drawn if wanted <= KEPT_REQUESTS else _drawn.__wrapped__
         return draw(spec.removeprefix("preset:"), wanted, seed, in_flight)
     wanted = requests or (len(source) if timed else max(len(source), TURNOVERS * concurrency))
+    if not source.arrivals_known:
+        rate_per_s = concurrency / float(service_s(source.output_tokens).mean())
+        source = assign_session_starts(source, seed, rate_per_s=rate_per_s)
     return cycle(source, wanted, seed)
 
 

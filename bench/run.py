@@ -61,7 +61,9 @@ def rows() -> list[tuple[str, str, str]]:
         result = speed(policy, 1, 1_000_000, 7)
         rates = [r / 1e6 for r in result["rates"]]
         bar = "at least 4 M/s" if policy == "dualpath" else ""
-        found.append((f"1,000,000 requests, 64 ranks, saturated, `{policy}`", bar, spread(rates, "M requests/s")))
+        found.append(
+            (f"1,000,000 requests, 64 ranks, saturated, `{policy}`", bar, spread(rates, "M requests/s"))
+        )
     for policy in ("dualpath", "least_batch"):
         result = speed(policy, 100, 1_000_000, 3)
         rates = [r / 1e3 for r in result["rates"]]
@@ -73,16 +75,28 @@ def rows() -> list[tuple[str, str, str]]:
             )
         )
     result = speed("dualpath", 100, 10_000_000, 1)
-    found.append(("10,000,000 requests on 6,400 ranks: peak memory", "under 1,024 MiB", f"{result['peak_mib']:.0f} MiB"))
+    found.append(
+        (
+            "10,000,000 requests on 6,400 ranks: peak memory",
+            "under 1,024 MiB",
+            f"{result['peak_mib']:.0f} MiB",
+        )
+    )
     loads = [float(pinned([sys.executable, "load_time.py"]).split()[0]) for _ in range(6)][1:]
     found.append(("kernel and policy loaded from the cache", "under 1 s", spread(loads, "s")))
-    found.append(("`equipoise --help`, whole process", "under 0.3 s", spread(seconds([EQUIPOISE, "--help"], 9), "s")))
+    found.append(
+        ("`equipoise --help`, whole process", "under 0.3 s", spread(seconds([EQUIPOISE, "--help"], 9), "s"))
+    )
     return found
 
 
 def page(table: str) -> str:
     cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.machine(),
     )
     return f"""# Speed

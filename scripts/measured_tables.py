@@ -83,13 +83,26 @@ def readings(values: Sequence[float] = (0.0, 0.9, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5)
     return rows
 
 
-MODELS = ("deepseek-v4.1-flash", "glm-5.3", "deepseek-v4-flash", "glm-5", "deepseek-v3.2", "gpt-oss-120b", "deepseek-v3")
+MODELS = (
+    "deepseek-v4.1-flash",
+    "glm-5.3",
+    "deepseek-v4-flash",
+    "glm-5",
+    "deepseek-v3.2",
+    "gpt-oss-120b",
+    "deepseek-v3",
+)
 Z_GRID = (0.9, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5)
 
 
 def by_model(names: Sequence[str] = MODELS, traces: Sequence[str] = ("agentic-coding", "chat-long")) -> Rows:
     """A, B, swapped C and the best of D under V1, model by model."""
-    policies = ["least_batch", "least_tokens", "length_split,swapped=true", *(f"dualpath,z={z}" for z in Z_GRID)]
+    policies = [
+        "least_batch",
+        "least_tokens",
+        "length_split,swapped=true",
+        *(f"dualpath,z={z}" for z in Z_GRID),
+    ]
     costs = [derived(name) for name in names]
     found = run(policies, costs, traces=list(traces), seeds=3)
     rows = []
@@ -119,9 +132,7 @@ def dilution(costs: Sequence[str] = ("v1", "v2", "h200")) -> Rows:
     for setting in found.settings():
         a, b, d = found.of(setting)
         fixed = setting.cost.constant / (a.mean("mean_step_ms") * 1000 / setting.cost.us_per_unit)
-        rows.append(
-            [f"`{setting.cost.name}`", percent(fixed, 0), *(between(c.excess) for c in (a, b, d))]
-        )
+        rows.append([f"`{setting.cost.name}`", percent(fixed, 0), *(between(c.excess) for c in (a, b, d))])
     return rows
 
 
@@ -146,19 +157,21 @@ def scale(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128)) -> Rows:
     """What is lost grows with the number of ranks that wait for each other."""
     rows = []
     for n in ranks:
-        found = run(("least_batch", "least_tokens", "dualpath,z=1.05"), [load("v1")], pool=Pool(ranks=n), seeds=3)
+        found = run(
+            ("least_batch", "least_tokens", "dualpath,z=1.05"), [load("v1")], pool=Pool(ranks=n), seeds=3
+        )
         (setting,) = found.settings()
         rows.append([str(n), *(between(c.excess) for c in found.of(setting))])
     return rows
 
 
-def load_levels(per_rank: Sequence[int] = (4, 8, 16, 32)) -> Rows:
-    """Timed mode at several loads, with room for about 32 requests a rank."""
+def load_levels(per_rank: Sequence[int] = (8, 16, 24, 32)) -> Rows:
+    """Timed mode at several loads, with room for 32 requests a rank."""
     rows = []
     for n in per_rank:
         found = run(
             ("least_batch", "dualpath,z=1.05"),
-            [load("v1")],
+            [load("h200")],
             pool=Pool(ranks=16, max_batch=32),
             mode="timed",
             concurrency=16 * n,
@@ -205,7 +218,7 @@ def counted(policies: Sequence[str] = ("least_batch", "dualpath,z=1.05")) -> Row
     return rows
 
 
-def intervals(text: str = "least_batch", seeds: int = 20) -> Rows:
+def intervals(text: str = "least_batch", seeds: int = 40) -> Rows:
     """How wide three kinds of interval are, and how often each holds the mean over many seeds."""
     found = run([text], [load("v1")], seeds=seeds)
     (cell,) = found.cells
@@ -266,7 +279,15 @@ def blocking(capacities: Sequence[int] = (8_000_000, 6_000_000, 5_000_000, 4_500
     return rows
 
 
-def correlation(policies: Sequence[str] = ("least_batch", "least_tokens", "length_split", "length_split,swapped=true", "dualpath,z=1.05")) -> Rows:
+def correlation(
+    policies: Sequence[str] = (
+        "least_batch",
+        "least_tokens",
+        "length_split",
+        "length_split,swapped=true",
+        "dualpath,z=1.05",
+    ),
+) -> Rows:
     """Where long contexts sit: correlation of B and C over the ranks of a step."""
     import numpy as np
 
@@ -274,7 +295,9 @@ def correlation(policies: Sequence[str] = ("least_batch", "least_tokens", "lengt
     rows = []
     for cell in found.cells:
         first, last = cell.runs[0].counted_range
-        shots = study.rerun(found.plan, cell, SnapshotPlan(200, first, max(1, (last - first) // 200))).snapshots
+        shots = study.rerun(
+            found.plan, cell, SnapshotPlan(200, first, max(1, (last - first) // 200))
+        ).snapshots
         B, C = shots.batch.astype(float), shots.context_tokens.astype(float)
         both = [np.corrcoef(b, c)[0, 1] for b, c in zip(B, C, strict=True) if b.std() and c.std()]
         spread = [f"{float((x.std(axis=1) / x.mean(axis=1)).mean()):.3f}" for x in (B, C)]
@@ -283,31 +306,65 @@ def correlation(policies: Sequence[str] = ("least_batch", "least_tokens", "lengt
 
 
 TABLES = {
-    "article": Table("explain/policies.md", ["policy", "excess V1, %", "excess V2, %", "max/mean B", "max/mean C"], article),
-    "readings": Table("explain/policies.md", ["z", "V1, projected", "V1, current", "V2, projected", "V2, current"], readings),
-    "correlation": Table("explain/policies.md", ["policy", "CV of B", "CV of C", "correlation of B and C"], correlation),
-    "scale": Table("explain/policies.md", ["ranks", "`least_batch`", "`least_tokens`", "`dualpath z=1.05`"], scale),
+    "article": Table(
+        "explain/policies.md", ["policy", "excess V1, %", "excess V2, %", "max/mean B", "max/mean C"], article
+    ),
+    "readings": Table(
+        "explain/policies.md", ["z", "V1, projected", "V1, current", "V2, projected", "V2, current"], readings
+    ),
+    "correlation": Table(
+        "explain/policies.md", ["policy", "CV of B", "CV of C", "correlation of B and C"], correlation
+    ),
+    "scale": Table(
+        "explain/policies.md", ["ranks", "`least_batch`", "`least_tokens`", "`dualpath z=1.05`"], scale
+    ),
     "models": Table(
         "howto/choose-a-policy.md",
         ["traffic", "model", "one request, in tokens", "A", "B", "C swapped", "best D", "z"],
         by_model,
     ),
     "dilution": Table(
-        "explain/step-cost.md", ["cost", "fixed part, %", "`least_batch`", "`least_tokens`", "`dualpath z=1.05`"], dilution
+        "explain/step-cost.md",
+        ["cost", "fixed part, %", "`least_batch`", "`least_tokens`", "`dualpath z=1.05`"],
+        dilution,
     ),
-    "groups": Table("howto/study-groups.md", ["groups", "chosen by", "`dualpath z=1.2`", "`dualpath z=1.05`"], groups),
+    "groups": Table(
+        "howto/study-groups.md", ["groups", "chosen by", "`dualpath z=1.2`", "`dualpath z=1.05`"], groups
+    ),
     "load": Table(
         "howto/timed-mode.md",
-        ["aimed at, a rank", "policy", "mean batch", "excess, %", "TPOT p50, ms", "TPOT p99, ms", "wait p50, ms", "wait p99, ms"],
+        [
+            "aimed at, a rank",
+            "policy",
+            "mean batch",
+            "excess, %",
+            "TPOT p50, ms",
+            "TPOT p99, ms",
+            "wait p50, ms",
+            "wait p99, ms",
+        ],
         load_levels,
     ),
     "counted": Table(
-        "adr/0006-which-steps-count.md", ["policy", "pool starts", "counted", "with warm-up", "with warm-up and drain"], counted
+        "adr/0006-which-steps-count.md",
+        ["policy", "pool starts", "counted", "with warm-up", "with warm-up and drain"],
+        counted,
     ),
-    "intervals": Table("explain/statistics.md", ["interval", "mean half width, points", "holds the mean of 20 seeds"], intervals),
+    "intervals": Table(
+        "explain/statistics.md",
+        ["interval", "mean half width, points", "holds the mean of 40 seeds"],
+        intervals,
+    ),
     "blocking": Table(
         "adr/0007-head-of-line-blocking.md",
-        ["capacity of a rank, tokens", "policy", "blocked at first, %", "mean batch", "excess, %", "rank-steps over capacity"],
+        [
+            "capacity of a rank, tokens",
+            "policy",
+            "blocked at first, %",
+            "mean batch",
+            "excess, %",
+            "rank-steps over capacity",
+        ],
         blocking,
     ),
 }

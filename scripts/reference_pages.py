@@ -123,9 +123,7 @@ def policy(name: str) -> str:
     table = _table(["", ""], rows)
     if not found.parameters:
         return f"{table}\n\nNo parameters."
-    parameters = [
-        [f"`{p.name}`", _shown(p.default), _bounds(p), p.description] for p in found.parameters
-    ]
+    parameters = [[f"`{p.name}`", _shown(p.default), _bounds(p), p.description] for p in found.parameters]
     return f"{table}\n\n{_table(['parameter', 'default', 'values', 'meaning'], parameters)}"
 
 
@@ -144,7 +142,9 @@ def _bounds(parameter: Any) -> str:
 
 def policy_list() -> str:
     """All built-in policies in one table."""
-    rows = [[f"[`{n}`](#{n})", ", ".join(f"`{a}`" for a in spec(n).aliases), spec(n).summary] for n in BUILT_IN]
+    rows = [
+        [f"[`{n}`](#{n})", ", ".join(f"`{a}`" for a in spec(n).aliases), spec(n).summary] for n in BUILT_IN
+    ]
     return _table(["policy", "also", "rule"], rows)
 
 
@@ -158,7 +158,9 @@ def error_classes() -> str:
     return _table(["class", "derives from", "exit code", "meaning"], rows)
 
 
-def error_tree(root: type[errors.EquipoiseError] = errors.EquipoiseError) -> Iterator[type[errors.EquipoiseError]]:
+def error_tree(
+    root: type[errors.EquipoiseError] = errors.EquipoiseError,
+) -> Iterator[type[errors.EquipoiseError]]:
     """An error class and all that derive from it in `equipoise.errors`, parents first."""
     yield root
     for child in root.__subclasses__():

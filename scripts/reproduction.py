@@ -66,10 +66,14 @@ def best_z(comparison: Comparison, setting: Setting, average: str) -> tuple[str,
     """The cheapest z with those not told apart from it, and the z of the best token balance."""
     cells = [c for c in comparison.of(setting) if c.policy.params.get("average") == average]
     best = min(cells, key=lambda c: c.excess.mean)
-    tied = [c.policy.params["z"] for c in cells if c is best or comparison.difference(c, best).excess.covers_zero]
+    tied = [
+        c.policy.params["z"] for c in cells if c is best or comparison.difference(c, best).excess.covers_zero
+    ]
     even = min(cells, key=lambda c: c.mean("max_over_mean_context"))
     others = ", ".join(f"{z:g}" for z in tied if z != best.policy.params["z"])
-    return f"{best.policy.params['z']:g}" + (f" (or {others})" if others else ""), f"{even.policy.params['z']:g}"
+    return f"{best.policy.params['z']:g}" + (
+        f" (or {others})" if others else ""
+    ), f"{even.policy.params['z']:g}"
 
 
 def z_table(studies: Sequence[tuple[str, int, int, Comparison]]) -> list[str]:
@@ -90,7 +94,12 @@ def group_table(path: Path) -> list[str]:
     plan = ComparePlan(
         traces=[str(path)],
         costs=[load("v1"), load("v2")],
-        policies=[parse("dualpath,z=1.2"), parse("dualpath,z=1.05"), parse("least_batch"), parse("least_tokens")],
+        policies=[
+            parse("dualpath,z=1.2"),
+            parse("dualpath,z=1.05"),
+            parse("least_batch"),
+            parse("least_tokens"),
+        ],
         pool=Pool(instances=10, ranks=64),
         groups=(1, 2, 4, 10),
         group_policies=("least_batch", "least_tokens"),
@@ -114,7 +123,9 @@ def group_table(path: Path) -> list[str]:
 def main() -> None:
     shared = ROOT.parent / "shared"
     if not shared.is_dir():
-        sys.exit("skipped: the public traces are not beside the checkout (../shared); see docs/explain/reproduction.md")
+        sys.exit(
+            "skipped: the public traces are not beside the checkout (../shared); see docs/explain/reproduction.md"
+        )
     studies = [
         (name, ranks, concurrency, study(shared / file, ranks, concurrency))
         for name, file in TRACES.items()
@@ -129,7 +140,10 @@ def main() -> None:
     for name, ranks, concurrency, comparison in studies:
         parts += [f"\n### {name}, DP{ranks}, {concurrency} requests\n", *policy_table(comparison)]
     for name, file in TRACES.items():
-        parts += [f"\n### Groups: {name}, 10 instances x DP64, 20,480 requests, 3 seeds\n", *group_table(shared / file)]
+        parts += [
+            f"\n### Groups: {name}, 10 instances x DP64, 20,480 requests, 3 seeds\n",
+            *group_table(shared / file),
+        ]
     text = PAGE.read_text("utf-8")
     before, rest = text.split("<!-- tables -->", 1)
     after = rest.split("<!-- end of tables -->", 1)[1]

@@ -69,7 +69,7 @@ def write_data(comparison: Comparison, stage: Path) -> None:
         pool = cell.setting.pool
         label = {
             "trace": cell.setting.trace,
-            "cost": cell.setting.cost.name,
+            "cost_model": cell.setting.cost.name,  # "cost" is the price of the step
             "groups": pool.groups,
             "group_policy": cell.setting.group_policy if pool.groups > 1 else "",
             "policy": cell.policy.label,

@@ -69,7 +69,9 @@ def rate_for(trace: Trace, cost: StepCost, pool: Pool, concurrency: int) -> floa
     """Factor on the arrival rate at which about so many requests run at a time.
 
     Little's law: rate = N / (output tokens x step time), the step priced at its ideal for N requests of the trace's
-    output-weighted context. The real pool is slower than its ideal, so somewhat more than N will run.
+    output-weighted context. The real pool is slower than its ideal, so somewhat more than N will run. A load belongs to
+    a rate only where a step has a fixed cost: under a price purely per request (V1) a pool twice as full is half as
+    fast, every rate is either under its capacity or over it, and the number of running requests wanders.
     """
     statistics = describe(trace)
     batch = max(1, round(concurrency / pool.total_ranks))

@@ -9,10 +9,9 @@ import json
 import resource
 import sys
 
-from workloads import agentic_sized
-
 from equipoise.cost import load
 from equipoise.replay import Pool, replay
+from workloads import agentic_sized
 
 
 def main(policy: str, instances: str, requests: str, runs: str) -> None:

@@ -30,7 +30,7 @@ def pinned(command: Sequence[str]) -> str:
         text=True,
         check=True,
         cwd=HERE,
-        preexec_fn=(lambda: os.sched_setaffinity(0, cpu)) if cpu else None,  # noqa: PLW1509
+        preexec_fn=(lambda: os.sched_setaffinity(0, cpu)) if cpu else None,
     )
     return done.stdout
 

@@ -12,15 +12,14 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from markers import DOCS, replace
-
 from equipoise import models, study
 from equipoise.cost import StepCost, derive, load
-from equipoise.policies import Policy, parse
+from equipoise.policies import parse
 from equipoise.replay import Pool, SnapshotPlan
 from equipoise.replay.layout import SERIES
-from equipoise.study import Cell, ComparePlan, Comparison, Interval
+from equipoise.study import ComparePlan, Comparison, Interval
 from equipoise.study.statistics import block_ratio, over_seeds
+from markers import DOCS, replace
 
 SCRIPT = Path(__file__).name
 Rows = list[list[str]]

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import App
-from markers import DOCS, replace
 
 from equipoise import errors
 from equipoise.cli.app import app
 from equipoise.policies import PolicySpec, spec
 from equipoise.policies.registry import ALIASES, BUILT_IN
+from markers import DOCS, replace
 
 SCRIPT = Path(__file__).name
 META = ("--help", "-h", "--version")

@@ -1,4 +1,4 @@
-"""`equipoise compare`: which policy, for this model and this traffic?"""
+"""`equipoise compare`: find the policy for this model and this traffic."""
 
 from __future__ import annotations
 

@@ -24,7 +24,10 @@ EXTRAS = {"plotly": "report", "matplotlib": "report", "jinja2": "report", "optun
 @app.default
 def doctor(*, as_json: Json = False) -> int:
     """Check this installation; the exit code is 1 if something is broken."""
-    checks = [("equipoise", True, _version("equipoise")), ("python", sys.version_info >= (3, 11), platform.python_version())]
+    checks = [
+        ("equipoise", True, _version("equipoise")),
+        ("python", sys.version_info >= (3, 11), platform.python_version()),
+    ]
     for name in NEEDED:
         found = _version(name)
         checks.append((name, found != "missing", found))

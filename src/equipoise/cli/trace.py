@@ -192,7 +192,7 @@ def formats(*, as_json: Json = False) -> None:
     """List the formats that can be read and written, and the presets."""
     from equipoise.traces.presets import PRESETS, load_preset
     from equipoise.traces.readers import FORMATS
-    from equipoise.traces.write import WRITERS
+    from equipoise.traces.writing import WRITERS
 
     presets = {name: load_preset(name)["summary"] for name in PRESETS}
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -31,12 +32,19 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str | Path) -> StepCost:
-    """Step cost of a preset (``v1``, ``v2``, ``h200``) or of a TOML or JSON file; a preset's name wins.
+    """Step cost of a preset (``v1``, ``v2``, ``h200``), derived from a model, or of a TOML or JSON file.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        A preset's name, ``MODEL:v1`` or ``MODEL:v2`` with a model preset's name, or a path; in this order.
 
     Raises
     ------
     CostError
-        Neither a preset nor a file, or a file that is not a step cost.
+        None of these, or a file that is not a step cost.
+    ModelError
+        No such model.
 
     Examples
     --------
@@ -46,6 +54,12 @@ def load(name_or_path: str | Path) -> StepCost:
     preset = str(name_or_path).strip().lower()
     if preset in _presets():
         return from_toml(_presets()[preset], f"preset {preset}")
+    model, colon, kind = preset.rpartition(":")
+    if colon and kind in ("v1", "v2"):
+        from equipoise import models
+        from equipoise.cost.derivation import derive
+
+        return replace(derive(models.load(model), kind), name=preset)
     path = Path(name_or_path)
     looks_like_file = path.suffix.lower() in (".toml", ".json") or path.name != str(name_or_path)
     if looks_like_file or _is_file(path):
@@ -53,7 +67,8 @@ def load(name_or_path: str | Path) -> StepCost:
     raise CostError(
         f"no cost {str(name_or_path)!r}",
         where="cost",
-        fix=f"{nearest(preset, names())}; or give a cost file, such as 'equipoise cost derive --model NAME "
+        fix=f"{nearest(preset, names())}, MODEL:v1, MODEL:v2; "
+        "or give a cost file, such as 'equipoise cost derive --model NAME "
         "--kind v1 --output FILE.toml' writes",
     )
 

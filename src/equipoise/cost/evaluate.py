@@ -69,7 +69,9 @@ def slowest_sum(prices: Prices, batch: Ints, context_tokens: Ints, saturated_tok
 
 
 @jitable
-def even_price(prices: Prices, term: int, batch: int, context_tokens: int, saturated_tokens: Ints, ranks: int) -> float:
+def even_price(
+    prices: Prices, term: int, batch: int, context_tokens: int, saturated_tokens: Ints, ranks: int
+) -> float:
     """Price of one term if these totals were spread evenly over so many ranks.
 
     The batch price is read from its lower convex envelope, linearly between whole batches.
@@ -80,7 +82,11 @@ def even_price(prices: Prices, term: int, batch: int, context_tokens: int, satur
     slope = prices.envelope_tail[term]
     if low < last:
         slope = prices.envelope[term, low + 1] - prices.envelope[term, low]
-    price = prices.envelope[term, low] + slope * (mean_batch - low) + prices.context[term] * (context_tokens / ranks)
+    price = (
+        prices.envelope[term, low]
+        + slope * (mean_batch - low)
+        + prices.context[term] * (context_tokens / ranks)
+    )
     for s in range(len(saturated_tokens)):
         price += prices.saturated[term, s] * (saturated_tokens[s] / ranks)
     return price

@@ -31,7 +31,7 @@ __all__ = [
     "traces",
 ]
 
-_FROM_REPLAY = ("Pool", "ReplayResult", "replay")
+_FROM_REPLAY = ("Pool", "ReplayResult")
 
 
 def __getattr__(name: str) -> Any:

@@ -188,3 +188,19 @@ def test_public_names_are_sorted_and_exist() -> None:
         assert getattr(equipoise, name) is not None
     with pytest.raises(AttributeError):
         _ = equipoise.nothing
+
+
+@pytest.mark.parametrize("first", ["equipoise.study", "equipoise.replay", "equipoise"])
+def test_the_library_replays_whatever_was_imported_first(first: str) -> None:
+    program = f"""
+import importlib
+importlib.import_module({first!r})
+import equipoise
+trace = equipoise.traces.synth("chat-short", requests=300, seed=1)
+cost = equipoise.cost.derive(equipoise.models.load("glm-5.3"), kind="v1", b0=8)
+result = equipoise.replay(trace, equipoise.Pool(ranks=4), equipoise.policies.get("dualpath", z=1.2), cost,
+                          mode="saturated", concurrency=16, seed=0)
+print(result.excess, result.balance, len(result.to_polars()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

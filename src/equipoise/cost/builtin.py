@@ -59,7 +59,7 @@ def load(name_or_path: str | Path) -> StepCost:
         from equipoise import models
         from equipoise.cost.derivation import derive
 
-        return replace(derive(models.load(model), kind), name=preset)
+        return replace(derive(models.load(model), "v1" if kind == "v1" else "v2"), name=preset)
     path = Path(name_or_path)
     looks_like_file = path.suffix.lower() in (".toml", ".json") or path.name != str(name_or_path)
     if looks_like_file or _is_file(path):

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
 from numba import njit, types
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.types import Type
 from numba.extending import register_jitable
 
@@ -31,8 +34,6 @@ SMALL_INTS = types.Array(types.int32, 1, "C")
 SMALL_INTS_2D = types.Array(types.int32, 2, "C")
 FLOATS = types.Array(types.float64, 1, "C")
 FLOATS_2D = types.Array(types.float64, 2, "C")
-STRIDED_INTS = types.Array(types.int64, 1, "A", readonly=True)
-"""A column that may be a repeated single value, such as `Trace.session` where there are no sessions."""
 
 
 def named(cls: type, *fields: Type) -> Type:
@@ -56,7 +57,6 @@ jitable = register_jitable
 """Marks a helper that compiled code may call; to Python it stays a plain function."""
 
 
-
 def compiled(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile with an explicit signature and a disk cache; without the cache where no folder is writable.
 
@@ -77,35 +77,89 @@ def compiled(signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class _DigestCache(FunctionCache):  # type: ignore[misc]
-    """Numba's disk cache, keyed by everything a compiled function is made of.
+    """Numba's disk cache, keyed by everything a compiled function is made of, one pair of files a key.
 
     Numba looks at the file a function stands in, not at the files of the helpers it calls: an edited policy could run
-    as its old self. Here the key holds a digest of this package's compiled rooms and of the function's own file.
+    as its old self. Here a digest of this package's compiled rooms and of all that the function reaches decides.
+
+    The digest is part of the file names because numba numbers the entries of one index without a lock: two processes
+    that compile two policies at once may both write number 1, and one policy would then run as the other.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._digest = _sources_digest(*_files_of(function))
+        digest = sha256(_package_digest().encode())
+        digest.update(get_host_cpu_name().encode())
+        _add_function(digest, function, set())
+        self._digest = digest.hexdigest()
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=f"{self._impl.filename_base}-{self._digest[:16]}",
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return (*super()._index_key(sig, codegen), self._digest)
+        return (sig, codegen.magic_tuple(), self._digest)
 
 
-def _files_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The files of a function and of the functions it closes over."""
-    cells = [c.cell_contents for c in function.__closure__ or ()]
-    return tuple(sorted({f.__code__.co_filename for f in (function, *cells) if hasattr(f, "__code__")}))
+def _add_function(digest: Any, function: Any, seen: set[int]) -> None:
+    """Add a function's file, and what it reaches outside the package: helpers, modules, constants."""
+    function = getattr(function, "py_func", function)
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return
+    seen.add(id(function))
+    names = _add_code(digest, function.__code__)
+    digest.update(function.__qualname__.encode())
+    for cell in function.__closure__ or ():
+        _add_value(digest, cell.cell_contents, seen)
+    if (function.__module__ or "").startswith("equipoise."):
+        return  # what the package's own functions reach is in the package's digest
+    reached = [function.__globals__[name] for name in names if name in function.__globals__]
+    reached += [
+        vars(m)[name] for m in reached if isinstance(m, ModuleType) for name in names if name in vars(m)
+    ]
+    for value in reached:
+        _add_value(digest, value, seen)
+
+
+def _add_code(digest: Any, code: CodeType) -> list[str]:
+    """Add a function's file and its code (it may have no file); the global names it uses."""
+    _add_file(digest, code.co_filename)
+    digest.update(code.co_code)
+    names = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _add_code(digest, constant)
+        else:
+            digest.update(repr(constant).encode())
+    return names
+
+
+def _add_value(digest: Any, value: Any, seen: set[int]) -> None:
+    if isinstance(value, bool | int | float | complex | str | bytes | tuple | np.generic):
+        digest.update(repr(value).encode())
+    elif isinstance(value, np.ndarray):
+        digest.update(value.tobytes())
+    elif isinstance(value, ModuleType):
+        _add_file(digest, getattr(value, "__file__", None) or "")
+    else:
+        _add_function(digest, value, seen)
+
+
+def _add_file(digest: Any, name: str) -> None:
+    path = Path(name)
+    if path.is_file():
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
 
 
 @cache
-def _sources_digest(*files: str) -> str:
+def _package_digest() -> str:
     package = Path(__file__).parent
-    sources = [package / "types.py", Path(__file__), package / "cost" / "evaluate.py", *map(Path, files)]
+    sources = [package / "types.py", Path(__file__), package / "cost" / "evaluate.py"]
     sources += [package / "replay" / "kernel.py", package / "replay" / "layout.py"]
     sources += sorted((package / "policies").glob("*.py"))
     digest = sha256()
     for path in sources:
-        if path.is_file():
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
+        _add_file(digest, str(path))
     return digest.hexdigest()

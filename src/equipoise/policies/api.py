@@ -70,7 +70,11 @@ def fewest_requests(ranks: Ranks, tokens: int, at_most_tokens: int) -> int:
     if least == NO_LIMIT:
         return STAY
     for r in range(len(ranks.batch)):
-        if ranks.batch[r] == least and ranks.free_tokens[r] >= tokens and ranks.context_tokens[r] <= at_most_tokens:
+        if (
+            ranks.batch[r] == least
+            and ranks.free_tokens[r] >= tokens
+            and ranks.context_tokens[r] <= at_most_tokens
+        ):
             return r
     return STAY
 
@@ -108,9 +112,15 @@ def one_by_one(pick: Callable[..., int], *, compile_it: bool = True) -> Any:
             out[i] = rank
             if rank == STAY:
                 blocked = True
-            else:
+            elif (
+                0 <= rank < len(ranks.batch)
+            ):  # the engine refuses any other; booking it would write beyond the arrays
                 book(ranks, rank, requests.context_tokens[i], prices.saturation_tokens)
 
+    # A name of its own: numba makes linker symbols of module, name and a count that starts anew in every process, so
+    # two functions of one name, each loaded from the cache another process wrote, may run as one another.
+    place.__module__ = pick.__module__
+    place.__qualname__ = f"{pick.__qualname__}.place"
     return placement(place) if compile_it else place
 
 

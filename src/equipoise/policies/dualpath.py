@@ -14,8 +14,6 @@ counted): on an almost empty pool it calls every rank high and turns into ``leas
 
 from __future__ import annotations
 
-import numpy as np
-
 from equipoise._jit import jitable
 from equipoise.policies.api import (
     NO_LIMIT,
@@ -50,8 +48,17 @@ def poolable_tokens(ranks: Ranks, context_tokens: Ints) -> int:
 @jitable
 def token_limit(z: float, tokens: int, ranks: int) -> int:
     """Z times the mean, as a whole number of tokens (rounded down: a count is at most x if it is at most floor x)."""
+    if z >= NO_LIMIT:  # an unbounded z times no tokens would be NaN
+        return NO_LIMIT
     limit = z * tokens / ranks
-    return NO_LIMIT if limit >= NO_LIMIT else np.int64(limit)
+    return int(limit) if limit < NO_LIMIT else NO_LIMIT
+
+
+@jitable
+def token_limit_below(z: float, tokens: int, ranks: int) -> int:
+    """Z times the mean, strictly: the largest whole number of tokens below it."""
+    limit = token_limit(z, tokens, ranks)
+    return limit - 1 if limit < NO_LIMIT and limit == z * tokens / ranks else limit
 
 
 @placement
@@ -67,8 +74,8 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
         if projected:
             most = limit - tokens
         else:
-            # The current mean moves with every placement, and "below" is strict.
-            most = token_limit(params[Z], resident, len(ranks.batch)) - 1
+            # The current mean moves with every placement.
+            most = token_limit_below(params[Z], resident, len(ranks.batch))
         rank = STAY
         if not blocked:
             rank = fewest_requests(ranks, tokens, most)

@@ -26,8 +26,11 @@ SEEN, HEADER = 0, 1
 
 @jitable
 def percentile_length(sorted_lengths: Ints, count: int, percentile: float) -> int:
-    """Nearest-rank percentile of the first ``count`` sorted lengths."""
-    position = int(np.ceil(percentile / 100.0 * count)) - 1
+    """Nearest-rank percentile of the first ``count`` sorted lengths: the least that P percent do not exceed.
+
+    The slack keeps rounding from lifting a whole rank to the next one: 0.55 * 100 is above 55.
+    """
+    position = int(np.ceil(percentile * count / 100.0 - 1e-9)) - 1
     return sorted_lengths[min(max(position, 0), count - 1)]
 
 
@@ -81,7 +84,13 @@ SPEC = PolicySpec(
     source="source article, policy C (N and P are not given there)",
     parameters=(
         Parameter("window", 1000, "N: how many recent requests", low=1, high=100_000, integer=True),
-        Parameter("percentile", 80.0, "P: percentile of their context above which a request is long", low=0, high=100),
+        Parameter(
+            "percentile",
+            80.0,
+            "P: percentile of their context above which a request is long",
+            low=0,
+            high=100,
+        ),
         Parameter("swapped", False, "exchange the two rules: long by tokens, short by batch"),
     ),
     aliases=("C",),

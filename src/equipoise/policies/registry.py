@@ -15,13 +15,14 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba.core.errors import NumbaError
 
+from equipoise._jit import PLACE
 from equipoise.errors import PolicyError, nearest
 from equipoise.policies.api import Parameter, PolicySpec, one_by_one, placement
 from equipoise.types import Floats, Memory
@@ -102,7 +103,8 @@ class Policy:
 
 def names() -> list[str]:
     """All registered policies: built in and by entry point."""
-    return [*BUILT_IN, *sorted(e.name for e in entry_points(group=ENTRY_POINTS) if e.name not in BUILT_IN)]
+    others = {_key(e.name) for e in entry_points(group=ENTRY_POINTS)} - {*BUILT_IN, *ALIASES}
+    return [*BUILT_IN, *sorted(others)]
 
 
 def spec(name: str) -> PolicySpec:
@@ -116,18 +118,33 @@ def spec(name: str) -> PolicySpec:
     key = name.strip()
     if ".py:" in key or key.endswith(".py"):
         return _from_file(key)
-    key = key.lower().replace("-", "_")
-    key = ALIASES.get(key, key)
+    key = ALIASES.get(_key(key), _key(key))
     if key in BUILT_IN:
         found = importlib.import_module(BUILT_IN[key]).SPEC
     else:
-        matches = [e for e in entry_points(group=ENTRY_POINTS) if e.name == key]
+        matches = [e for e in entry_points(group=ENTRY_POINTS) if _key(e.name) == key]
         if not matches:
-            raise PolicyError(f"no policy named {name!r}", fix=nearest(key, [*names(), *(a for a in ALIASES if len(a) > 1)]))
-        found = matches[0].load()
+            raise PolicyError(
+                f"no policy named {name!r}", fix=nearest(key, [*names(), *(a for a in ALIASES if len(a) > 1)])
+            )
+        try:
+            found = matches[0].load()
+        except Exception as error:
+            raise PolicyError(
+                f"{type(error).__name__}: {error}",
+                where=f"policy {name!r}, entry point {matches[0].value!r}",
+                fix="the package that registers it must import cleanly",
+            ) from error
     if not isinstance(found, PolicySpec):
-        raise PolicyError(f"{name!r} is a {type(found).__name__}", fix="the entry point must name a PolicySpec")
+        raise PolicyError(
+            f"{name!r} is a {type(found).__name__}", fix="the entry point must name a PolicySpec"
+        )
     return found
+
+
+def _key(name: str) -> str:
+    """Names do not tell case, hyphen and underscore apart."""
+    return name.lower().replace("-", "_")
 
 
 def get(name: str, **params: Any) -> Policy:
@@ -167,7 +184,9 @@ def parse(text: str) -> Policy:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise PolicyError(f"{setting!r} in policy {text!r}", fix="write parameters as name=value, after commas")
+            raise PolicyError(
+                f"{setting!r} in policy {text!r}", fix="write parameters as name=value, after commas"
+            )
         if key.strip() in params:
             raise PolicyError(f"{key.strip()!r} twice in policy {text!r}", fix="give each parameter once")
         params[key.strip()] = value.strip()
@@ -192,7 +211,7 @@ def _checked(policy: str, parameter: Parameter, value: Any) -> float | int | str
     if math.isnan(number) or not parameter.low <= number <= parameter.high:
         raise PolicyError(f"{value} is out of bounds", where=where, fix=_bounds(parameter))
     if parameter.integer:
-        if number != int(number):
+        if not number.is_integer():  # infinity is none either
             raise PolicyError(f"{value} is not a whole number", where=where, fix=_bounds(parameter))
         return int(number)
     return number
@@ -217,7 +236,9 @@ def _from_file(text: str) -> PolicySpec:
     path_text, _, attribute = text.partition(".py:")
     path = Path(path_text + ".py" if _ else text)
     if not path.is_file():
-        raise PolicyError(f"no file {str(path)!r}", where=f"policy {text!r}", fix="give path/to/file.py:function")
+        raise PolicyError(
+            f"no file {str(path)!r}", where=f"policy {text!r}", fix="give path/to/file.py:function"
+        )
     module = _load_module(path)
     wanted: Iterable[str] = [attribute] if attribute else ("SPEC", "place", "pick")
     for name in wanted:
@@ -227,12 +248,16 @@ def _from_file(text: str) -> PolicySpec:
         if callable(found):
             return _wrap(path, name, found)
     raise PolicyError(
-        f"{path.name} defines no {' or '.join(wanted)}", where=f"policy {text!r}", fix="see docs/howto/write-a-policy.md"
+        f"{path.name} defines no {' or '.join(wanted)}",
+        where=f"policy {text!r}",
+        fix="see docs/howto/write-a-policy.md",
     )
 
 
 def _load_module(path: Path) -> Any:
-    name = f"equipoise_policy_{path.stem}"
+    # Path and contents are part of the name: linker symbols are made of it (see `one_by_one`).
+    mark = sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:16]
+    name = f"equipoise_policy_{path.stem}_{mark}"
     definition = importlib.util.spec_from_file_location(name, path)
     if definition is None or definition.loader is None:
         raise PolicyError(f"cannot load {str(path)!r}", fix="it must be a Python file")
@@ -241,28 +266,34 @@ def _load_module(path: Path) -> Any:
     try:
         definition.loader.exec_module(module)
     except Exception as error:
-        raise PolicyError(f"{type(error).__name__}: {error}", where=str(path), fix="the file must import cleanly") from error
+        raise PolicyError(
+            f"{type(error).__name__}: {error}", where=str(path), fix="the file must import cleanly"
+        ) from error
     return module
 
 
 def _wrap(path: Path, name: str, function: Any) -> PolicySpec:
     """Make a spec of a bare function: six arguments ending in ``out`` are ``place``, otherwise ``pick``."""
     plain = getattr(function, "py_func", function)
-    arguments = list(inspect.signature(plain).parameters)
+    try:
+        arguments = list(inspect.signature(plain).parameters)
+    except (TypeError, ValueError):
+        arguments = []
     if len(arguments) != 6:
         raise PolicyError(
             f"{name} takes {len(arguments)} arguments",
             where=str(path),
-            fix="place(ranks, requests, prices, params, memory, out) or pick(ranks, requests, i, prices, params, memory)",
+            fix="write place(ranks, requests, prices, params, memory, out) "
+            "or pick(ranks, requests, i, prices, params, memory)",
         )
     is_place = arguments[-1] == "out"
     note = ""
-    if hasattr(function, "py_func") and is_place:
+    if is_place and [s.args for s in getattr(function, "nopython_signatures", [])] == [PLACE.args]:
         place = function
     else:
         try:
             place = placement(plain) if is_place else one_by_one(plain)
-        except NumbaError as error:
+        except Exception as error:  # numba's own errors and, for code far from its dialect, plain Python ones
             reason = " ".join(str(error).split())[:200]
             note = f"{name} does not compile and runs as plain Python, a hundred times slower: {reason}"
             _log.warning("%s: %s", path, note)

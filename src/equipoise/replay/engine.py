@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from equipoise.cost.step_cost import StepCost
-from equipoise.errors import InputError, PolicyError
+from equipoise.errors import CostError, InputError, InternalError, PolicyError
 from equipoise.policies import Policy, parse
 from equipoise.replay.layout import ENDED, ORDERLESS_ROUNDS, TOTALS, Outcome, Settings, Work, new_outcome
 from equipoise.replay.pool import Pool
 from equipoise.replay.result import ReplayResult
 from equipoise.traces.trace import Trace
+from equipoise.types import Prices
 
 __all__ = ["DEFAULT_BATCH", "SnapshotPlan", "replay"]
 
@@ -38,11 +41,21 @@ class SnapshotPlan:
         Index of the first step over all instances.
     every : int
         Keep every so many-th step from there on.
+
+    Raises
+    ------
+    InputError
+        A number out of bounds.
     """
 
     count: int
     first: int = 0
     every: int = 1
+
+    def __post_init__(self) -> None:
+        _whole("snapshots.count", self.count, 0, 2**31 - 1)
+        _whole("snapshots.first", self.first, 0, 2**62)
+        _whole("snapshots.every", self.every, 1, 2**62)
 
 
 def replay(
@@ -57,6 +70,7 @@ def replay(
     rate_scale: float = 1.0,
     group_policy: Literal["least_batch", "least_tokens"] = "least_batch",
     warmup_turnovers: float = 1.0,
+    drain: bool = True,
     keep_requests: bool | None = None,
     snapshots: SnapshotPlan | None = None,
     engine: Literal["auto", "kernel", "reference"] = "auto",
@@ -83,6 +97,8 @@ def replay(
         How a group is chosen where the pool has several.
     warmup_turnovers : float
         Steps count from the moment that finished requests reach this many times the peak of running ones.
+    drain : bool
+        Run on until the last request has finished; its steps are not counted either way.
     keep_requests : bool, optional
         Keep start, finish and rank of every request; by default in ``timed`` mode only.
     snapshots : SnapshotPlan, optional
@@ -93,8 +109,10 @@ def replay(
     ------
     InputError
         A number out of bounds, or a run too short to have a counted step.
+    CostError
+        Prices so high that the clock overflows.
     PolicyError
-        The policy broke its contract.
+        The policy broke its contract, or failed inside its own code.
     """
     if isinstance(policy, str):
         policy = parse(policy)
@@ -105,10 +123,18 @@ def replay(
         raise InputError(f"group_policy = {group_policy!r}", fix="use 'least_batch' or 'least_tokens'")
     if saturated:
         concurrency = DEFAULT_BATCH * pool.total_ranks if concurrency is None else concurrency
-        if not 1 <= concurrency < 2**31:
-            raise InputError(f"concurrency = {concurrency}", fix=f"must be from 1 to {2**31 - 1}")
-    if not (np.isfinite(rate_scale) and rate_scale > 0):
+        _whole("concurrency", concurrency, 1, 2**31 - 1)
+    if engine not in ("auto", "kernel", "reference"):
+        raise InputError(f"engine = {engine!r}", fix="use 'auto', 'kernel' or 'reference'")
+    if engine == "kernel" and not policy.compiled:
+        raise PolicyError(
+            "does not compile", where=f"policy {policy.name!r}", fix="use engine='reference', or 'auto'"
+        )
+    _whole("seed", seed, 0, 2**63 - 1)
+    if not (math.isfinite(rate_scale) and rate_scale > 0):
         raise InputError(f"rate_scale = {rate_scale}", fix="must be a finite number above 0")
+    if not (math.isfinite(warmup_turnovers) and warmup_turnovers >= 0):
+        raise InputError(f"warmup_turnovers = {warmup_turnovers}", fix="must be a finite number, 0 or more")
     if len(trace) >= 2**31:
         raise InputError(f"{len(trace)} requests", fix=f"one run takes up to {2**31 - 1}; split the trace")
     layout = pool.layout()
@@ -117,17 +143,25 @@ def replay(
     keep = (not saturated) if keep_requests is None else keep_requests
     plan = snapshots or SnapshotPlan(0)
     prices = cost.prices()
-    arrival_s = np.zeros(0) if saturated else (trace.arrival_s - trace.arrival_s[0]) / rate_scale
-    work = Work(arrival_s, trace.context_tokens, trace.output_tokens, _column(trace.session))
+    seconds_per_unit = cost.us_per_unit * 1e-6
+    arrival_s = np.zeros(0) if saturated else _arrivals(trace, rate_scale)
+    _check_clock(trace, prices, seconds_per_unit)
+    work = Work(
+        arrival_s,
+        _column(trace.context_tokens),
+        _column(trace.output_tokens),
+        _column(trace.session, one_for_all=True),
+    )
     settings = Settings(
         saturated=int(saturated),
         concurrency=int(concurrency or 0),
-        seconds_per_unit=cost.us_per_unit * 1e-6,
+        seconds_per_unit=seconds_per_unit,
         group_by_tokens=int(group_policy == "least_tokens"),
         warmup_turnovers=float(warmup_turnovers),
+        drain=int(drain),
         keep_requests=int(keep),
         snapshot_first=int(plan.first),
-        snapshot_every=max(1, int(plan.every)),
+        snapshot_every=int(plan.every),
     )
     outcome = new_outcome(
         len(trace),
@@ -137,29 +171,35 @@ def replay(
         keep_requests=keep,
         snapshots=plan.count,
     )
-    memories = [policy.new_memory(seed + g) for g in range(pool.groups)]
+    memories = [policy.new_memory(_stream(seed, g)) for g in range(pool.groups)]
+    slow = engine == "reference" or not policy.compiled
     arguments = (
         work,
         layout,
         settings,
         prices,
-        policy.spec.place,
+        _plain(policy) if slow else policy.spec.place,
         policy.param_array(),
         np.stack([m.ints for m in memories]),
         np.stack([m.floats for m in memories]),
         outcome,
     )
     began = time.perf_counter()
-    if engine == "reference" or (engine == "auto" and not policy.compiled):
+    if slow:
         from equipoise.replay.reference import run_reference
 
-        _guarded(policy, run_reference, arguments)
+        run_reference(*arguments)
     else:
         from equipoise.replay.kernel import run
 
-        run(*arguments)
+        try:
+            run(*arguments)
+        except TypeError as error:  # the arrays do not have the types the kernel was compiled for
+            raise InternalError(str(error)) from error
+        except Exception as error:  # the kernel raises nothing by itself
+            raise _failed(policy, error) from error
     wall_s = time.perf_counter() - began
-    _check(outcome, policy, trace, pool)
+    _check(outcome, policy, trace, drain=drain)
     return ReplayResult(
         trace_name=trace.name,
         policy_name=policy.name,
@@ -177,22 +217,75 @@ def replay(
     )
 
 
-def _column(values: Any) -> Any:
-    """The kernel reads the session column through strides, so a single repeated value may stay one."""
-    view = np.asarray(values, dtype=np.int64)
-    view = view.view()
-    view.flags.writeable = False
-    return view
+def _whole(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise InputError(f"{name} = {value!r}", fix=f"must be a whole number from {low} to {high}")
 
 
-def _guarded(policy: Policy, run: Any, arguments: tuple[Any, ...]) -> None:
-    """Run the twin; an exception inside a user's policy becomes an error a person can act on."""
-    try:
-        run(*arguments)
-    except (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
-        raise PolicyError(
-            f"{type(error).__name__}: {error}", where=f"policy {policy.name!r}", fix="it failed inside its own code"
-        ) from error
+def _column(values: Any, *, one_for_all: bool = False) -> Any:
+    """A column as the kernel's one signature takes it: contiguous and writable; a repeated value may stay one."""
+    array = np.asarray(values)
+    if one_for_all and array.strides == (0,):
+        array = array[:1]
+    return np.require(array, dtype=np.int64, requirements=["C", "W"])
+
+
+def _arrivals(trace: Trace, rate_scale: float) -> Any:
+    """Arrivals from 0 on, so many times as fast."""
+    with np.errstate(over="ignore"):
+        arrival_s = (trace.arrival_s - trace.arrival_s[0]) / rate_scale
+    if not math.isfinite(arrival_s[-1]):
+        raise InputError(
+            f"rate_scale = {rate_scale} puts the last arrival at {arrival_s[-1]} s", fix="use a larger one"
+        )
+    return arrival_s
+
+
+def _stream(seed: int, group: int) -> int:
+    """Seed of a group's policy: the run's own for the first, streams of their own for the others.
+
+    Not ``seed + group``: run 0's second group would then repeat the draws of run 1's first, and runs that are
+    averaged as independent would not be.
+    """
+    if group == 0:
+        return int(seed)
+    return int(np.random.SeedSequence(int(seed), spawn_key=(group,)).generate_state(1, np.uint64)[0])
+
+
+def _plain(policy: Policy) -> Callable[..., None]:
+    """The policy's plain-Python self; what goes wrong inside it becomes an error a person can act on."""
+    place = getattr(policy.spec.place, "py_func", policy.spec.place)
+
+    def named(*arguments: Any) -> None:
+        try:
+            place(*arguments)
+        except Exception as error:
+            raise _failed(policy, error) from error
+
+    return named
+
+
+def _failed(policy: Policy, error: Exception) -> PolicyError:
+    return PolicyError(
+        f"{type(error).__name__}: {error}",
+        where=f"policy {policy.name!r}",
+        fix="it failed inside its own code",
+    )
+
+
+def _check_clock(trace: Trace, prices: Prices, seconds_per_unit: float) -> None:
+    """Refuse prices that could add up beyond the largest number: every step as dear as all requests on one rank."""
+    n, steps = float(len(trace)), float(trace.output_tokens.sum())
+    tokens = float(trace.context_tokens.sum()) + steps
+    with np.errstate(over="ignore"):
+        per_term = prices.batch[:, -1] + n * prices.batch_tail + tokens * prices.context
+        dearest = prices.constant + per_term.sum() + tokens * prices.saturated.sum()
+        total = steps * dearest * max(1.0, seconds_per_unit)
+    if not math.isfinite(total):
+        raise CostError(
+            f"prices up to {dearest:g} a step at {seconds_per_unit * 1e6:g} us a unit overflow the clock",
+            fix="use smaller prices",
+        )
 
 
 def _check_fits(trace: Trace, largest: int) -> None:
@@ -204,7 +297,7 @@ def _check_fits(trace: Trace, largest: int) -> None:
         )
 
 
-def _check(outcome: Outcome, policy: Policy, trace: Trace, pool: Pool) -> None:
+def _check(outcome: Outcome, policy: Policy, trace: Trace, *, drain: bool) -> None:
     """Turn the kernel's error codes, and a run without a counted step, into errors."""
     from equipoise.replay.kernel import BAD_RANK, NO_ROOM, STUCK
 
@@ -214,15 +307,28 @@ def _check(outcome: Outcome, policy: Policy, trace: Trace, pool: Pool) -> None:
     if code:
         request = f"request {row} ({int(trace.context_tokens[row])} tokens)"
         if code == BAD_RANK:
-            raise PolicyError(f"placed {request} on rank {rank}", where=where, fix="use a rank it was shown, or -1")
+            raise PolicyError(
+                f"placed {request} on rank {rank}", where=where, fix="use a rank it was shown, or -1"
+            )
         if code == NO_ROOM:
-            raise PolicyError(f"placed {request} on rank {rank}, which is full", where=where, fix="check fits() first")
+            raise PolicyError(
+                f"placed {request} on rank {rank}, which is full", where=where, fix="check fits() first"
+            )
         if code == STUCK:
             raise PolicyError(
                 f"left {request} queued for {ORDERLESS_ROUNDS} rounds while the pool was idle",
                 where=where,
                 fix="place what fits",
             )
+    ended = outcome.ended
+    known = ended[ENDED.FINISHED] + ended[ENDED.REJECTED] + ended[ENDED.QUEUED] + ended[ENDED.RUNNING]
+    left = ended[ENDED.QUEUED] + ended[ENDED.RUNNING] + ended[ENDED.RESIDUE] if drain else 0
+    if left or known != len(trace):
+        raise InternalError(
+            f"requests were lost in replay: {len(trace)} in, {ended[ENDED.FINISHED]} finished, "
+            f"{ended[ENDED.REJECTED]} rejected, {ended[ENDED.QUEUED]} queued, {ended[ENDED.RUNNING]} running, "
+            f"residue {ended[ENDED.RESIDUE]}"
+        )
     if outcome.totals[TOTALS.STEPS] == 0:
         peak = int(outcome.ended[ENDED.PEAK_RUNNING])
         raise InputError(

@@ -32,7 +32,6 @@ from equipoise._jit import (
     PLACE,
     PRICES,
     SMALL_INTS,
-    STRIDED_INTS,
     compiled,
     jitable,
     named,
@@ -75,7 +74,8 @@ def calendar_slots(longest: int) -> int:
 def schedule(first, following, due_step, instance, calendar, request, step):  # type: ignore[no-untyped-def]
     """Enter a request into a calendar of its instance: singly linked lists, one a slot.
 
-    Calendar 0 holds the finishes, calendar 1 + s the steps at which a context reaches saturation length s.
+    Calendar 0 holds the finishes, calendar 1 + s the steps at which a context reaches saturation length s. The due
+    step keeps its low 32 bits: no wait is that long, so they tell the laps of a calendar apart in a run of any length.
     """
     slot = step & (first.shape[2] - 1)
     due_step[calendar, request] = step
@@ -214,9 +214,9 @@ OUTCOME = named(
     *(INTS_2D, FLOATS_2D, INTS_2D, INTS_2D, types.Array(types.int64, 3, "C")),
 )
 SIGNATURE = types.void(
-    named(Work, FLOATS, INTS, INTS, STRIDED_INTS),
+    named(Work, FLOATS, INTS, INTS, INTS),
     named(PoolLayout, *([types.int64] * 5), INTS),
-    named(Settings, *([types.int64] * 2), types.float64, types.int64, types.float64, *([types.int64] * 3)),
+    named(Settings, *([types.int64] * 2), types.float64, types.int64, types.float64, *([types.int64] * 4)),
     PRICES,
     types.FunctionType(PLACE),
     FLOATS,
@@ -296,7 +296,11 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
     memory = Memory(memory_ints[0], memory_floats[0])
     totals_k = np.zeros(saturations, np.int64)
 
-    released, seen, holding = 0, 0, 0  # requests that have arrived, that have been in a round, that wait since
+    released, seen, holding = (
+        0,
+        0,
+        0,
+    )  # requests that have arrived, that have been in a round, that wait since
     waiting, placed_now = 0, 0  # in the queue, in the pool
     started, idle_rounds = 0, 0
     counting = False
@@ -336,7 +340,7 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                 first[i, 1 + s, slot] = NOBODY
                 while q != NOBODY:
                     after = following[1 + s, q]
-                    if due_step[1 + s, q] == steps[i]:
+                    if due_step[1 + s, q] == np.int32(steps[i]):
                         unsaturated[i, rank_of[q] - i * width, s] -= 1
                     else:  # due when the calendar comes round again
                         following[1 + s, q] = first[i, 1 + s, slot]
@@ -346,7 +350,7 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
             first[i, 0, slot] = NOBODY
             while q != NOBODY:
                 after = following[0, q]
-                if due_step[0, q] == steps[i]:
+                if due_step[0, q] == np.int32(steps[i]):
                     r = rank_of[q] - i * width
                     length = context_tokens[q] + output_tokens[q]
                     batch[i, r] -= 1
@@ -389,11 +393,14 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                 seen += 1
             for j in range(size):
                 asked.context_tokens[j] = context_tokens[held[j]]
-                asked.session[j] = session[held[j]]
+                asked.session[j] = session[min(held[j], len(session) - 1)]
                 asked.waited_steps[j] = held_rounds[j]
                 chosen[j] = -1
             requests = Requests(
-                asked.context_tokens[:size], asked.budget_tokens[:size], asked.session[:size], asked.waited_steps[:size]
+                asked.context_tokens[:size],
+                asked.budget_tokens[:size],
+                asked.session[:size],
+                asked.waited_steps[:size],
             )
             ended[ENDED.ROUNDS] += 1
             if len(pool.group_starts) == 2:
@@ -446,6 +453,8 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
         if ended[ENDED.ERROR]:
             break
         draining = released == n and waiting == 0
+        if draining and not settings.drain:
+            break
 
         # Rule 4: instances at a boundary with work start a step.
         for p in range(instances):
@@ -506,7 +515,11 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
             series[row, SERIES.MEAN_CONTEXT] += total_c / width
             series[row, SERIES.QUEUED] += waiting
             since = started - settings.snapshot_first
-            if ended[ENDED.SNAPSHOTS] < len(out.snapshot_step) and since >= 0 and since % settings.snapshot_every == 0:
+            if (
+                ended[ENDED.SNAPSHOTS] < len(out.snapshot_step)
+                and since >= 0
+                and since % settings.snapshot_every == 0
+            ):
                 take_snapshot(out, started, p, now, end, batch[p], context[p], saturated[p])
             if settings.keep_requests:
                 q = joining_first[p]

@@ -24,8 +24,8 @@ __all__ = [
     "new_outcome",
 ]
 
-UNLIMITED_TOKENS = 1 << 48
-"""Capacity of a rank without a limit: sums over 32,768 such ranks still fit into 63 bits."""
+UNLIMITED_TOKENS = 1 << 47
+"""Capacity of a rank without a limit: the sum over 32,768 such ranks is 2**62 and still fits into 63 bits."""
 
 MAX_ROUND = 1024
 """Most requests handed to a policy at once; with more waiting, the oldest go first."""
@@ -41,6 +41,7 @@ class Work(NamedTuple):
     context_tokens: Ints
     output_tokens: Ints
     session: Ints
+    """int64[requests], or int64[1] where all requests share one value."""
 
 
 class PoolLayout(NamedTuple):
@@ -66,6 +67,8 @@ class Settings(NamedTuple):
     """Group choice: 1 fewest tokens a rank, 0 fewest requests a rank."""
     warmup_turnovers: float
     """Steps count once finished requests >= this times the largest number running so far."""
+    drain: int
+    """1: run until the last request has finished; 0: stop when the last one has been placed."""
     keep_requests: int
     """1: start, finish and rank of every request are kept."""
     snapshot_first: int
@@ -120,6 +123,7 @@ class _Ended(NamedTuple):
 
 
 ENDED = _Ended()
+
 
 class _Series(NamedTuple):
     """Columns of ``Outcome.series``: one row a step, in the order they started.
@@ -182,7 +186,13 @@ class Outcome(NamedTuple):
 
 
 def new_outcome(
-    requests: int, pool: PoolLayout, saturations: int, *, series_rows: int, keep_requests: bool, snapshots: int
+    requests: int,
+    pool: PoolLayout,
+    saturations: int,
+    *,
+    series_rows: int,
+    keep_requests: bool,
+    snapshots: int,
 ) -> Outcome:
     """Empty arrays of the right sizes (``series_rows`` must be even and at least 2)."""
     kept = requests if keep_requests else 0

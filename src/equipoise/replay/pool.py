@@ -60,7 +60,12 @@ class Pool:
             _within("kv_capacity_tokens", self.kv_capacity_tokens, 1, UNLIMITED_TOKENS)
         if self.max_batch is not None:
             _within("max_batch", self.max_batch, 1, UNLIMITED_BATCH)
-        _within("growth_reserve_tokens", self.growth_reserve_tokens, 0, (self.kv_capacity_tokens or UNLIMITED_TOKENS) - 1)
+        _within(
+            "growth_reserve_tokens",
+            self.growth_reserve_tokens,
+            0,
+            (self.kv_capacity_tokens or UNLIMITED_TOKENS) - 1,
+        )
         if not 1 <= self.groups <= self.instances:
             raise InputError(
                 f"groups = {self.groups}", fix=f"must be from 1 to the number of instances, {self.instances}"

@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.replay.layout import ENDED, MAX_ROUND, ORDERLESS_ROUNDS, SERIES, TOTALS, Outcome, PoolLayout, Settings, Work
+from equipoise.replay.layout import (
+    ENDED,
+    MAX_ROUND,
+    ORDERLESS_ROUNDS,
+    SERIES,
+    TOTALS,
+    Outcome,
+    PoolLayout,
+    Settings,
+    Work,
+)
 from equipoise.types import Floats, Ints, Memory, Prices, Ranks, Requests
 
 __all__ = ["run_reference"]
@@ -149,6 +159,8 @@ def run_reference(
         if ended[ENDED.ERROR]:
             break
         draining = pool.released == n and not pool.queue
+        if draining and not settings.drain:
+            break
 
         for p in range(layout.instances):
             members = [q for q in pool.placed if pool.instance_of(q) == p]
@@ -160,7 +172,9 @@ def run_reference(
                     if settings.keep_requests:
                         out.start_s[q.row] = now
             ended[ENDED.PEAK_RUNNING] = max(ended[ENDED.PEAK_RUNNING], len(pool.placed))
-            counting = counting or ended[ENDED.FINISHED] >= settings.warmup_turnovers * ended[ENDED.PEAK_RUNNING]
+            counting = (
+                counting or ended[ENDED.FINISHED] >= settings.warmup_turnovers * ended[ENDED.PEAK_RUNNING]
+            )
             cost = _note_step(pool, p, now, settings, started, counting and not draining, out)
             pool.end_s[p] = now + cost * settings.seconds_per_unit
             started += 1
@@ -170,7 +184,10 @@ def run_reference(
     ended[ENDED.QUEUED] = len(pool.queue)
     ended[ENDED.RUNNING] = len(pool.placed)
     ended[ENDED.STEPS] = started
-    ended[ENDED.RESIDUE] = batch.sum() + context.sum() + saturated.sum()
+    unsaturated = sum(
+        q.context + q.progress < length for q in pool.placed for length in prices.saturation_tokens
+    )
+    ended[ENDED.RESIDUE] = batch.sum() + context.sum() + saturated.sum() + unsaturated
 
 
 def _round(
@@ -188,10 +205,18 @@ def _round(
     chosen = np.full(len(asked), -1, dtype=np.int64)
     view = pool.view()
     if len(pool.layout.group_starts) == 2:
-        place(view, _requests(asked, pool.work), pool.prices, params, Memory(memory_ints[0], memory_floats[0]), chosen)
+        place(
+            view,
+            _requests(asked, pool.work),
+            pool.prices,
+            params,
+            Memory(memory_ints[0], memory_floats[0]),
+            chosen,
+        )
     else:
         _place_in_groups(pool, view, asked, settings, place, params, memory_ints, memory_floats, chosen)
     placed = 0
+    batch, context, _ = pool.loads()
     for q, rank in zip(asked, chosen.tolist(), strict=True):
         if rank == -1:
             out.ended[ENDED.BLOCKED_REQUESTS] += q.rounds == 0
@@ -199,10 +224,10 @@ def _round(
             q.rounds += 1
             continue
         known = 0 <= rank < pool.ranks
-        if known:
-            batch, context, _ = pool.loads()
         if not known or context[rank] + q.context > pool.largest or batch[rank] >= pool.layout.max_batch:
             return placed, (q.row, rank, known)
+        batch[rank] += 1
+        context[rank] += q.context
         q.rank = rank
         out.rank[q.row] = rank
         pool.queue.remove(q)
@@ -215,7 +240,7 @@ def _requests(asked: list[_Request], work: Work) -> Requests:
     return Requests(
         context_tokens=np.array([q.context for q in asked], dtype=np.int64),
         budget_tokens=np.full(len(asked), -1, dtype=np.int64),
-        session=np.array([work.session[q.row] for q in asked], dtype=np.int64),
+        session=np.array([work.session[min(q.row, len(work.session) - 1)] for q in asked], dtype=np.int64),
         waited_steps=np.array([q.rounds for q in asked], dtype=np.int64),
     )
 
@@ -260,7 +285,10 @@ def _note_step(
     prices, width = pool.prices, pool.layout.ranks_per_instance
     here = slice(p * width, (p + 1) * width)
     batch, context, saturated = (column[here] for column in pool.loads())
-    shares = [[_share(prices, t, batch[r], context[r], saturated[r]) for r in range(width)] for t in range(_terms(prices))]
+    shares = [
+        [_share(prices, t, batch[r], context[r], saturated[r]) for r in range(width)]
+        for t in range(_terms(prices))
+    ]
     cost = ideal = work = prices.constant
     for t, share in enumerate(shares):
         work += _sum(share) / width
@@ -328,7 +356,11 @@ def _terms(prices: Prices) -> int:
 def _share(prices: Prices, t: int, batch: int, context: int, saturated: Ints) -> float:
     """Price of one rank's share of a term."""
     last = prices.batch.shape[1] - 1
-    price = prices.batch[t, batch] if batch <= last else prices.batch[t, last] + prices.batch_tail[t] * (batch - last)
+    price = (
+        prices.batch[t, batch]
+        if batch <= last
+        else prices.batch[t, last] + prices.batch_tail[t] * (batch - last)
+    )
     price = price + prices.context[t] * context
     for s, tokens in enumerate(saturated):
         price = price + prices.saturated[t, s] * tokens

@@ -109,22 +109,25 @@ class ReplayResult:
     def _ended(self, position: int) -> int:
         return int(self.outcome.ended[position])
 
+    def _ratio(self, above: int, below: int) -> float:
+        return _ratio(self._total(above), self._total(below))
+
     # -- the headline ------------------------------------------------------------------------------------------
 
     @property
     def excess(self) -> float:
         """Cost over ideal, minus 1: total price of the counted steps against the same totals spread evenly."""
-        return self._total(TOTALS.COST) / self._total(TOTALS.IDEAL) - 1.0
+        return self._ratio(TOTALS.COST, TOTALS.IDEAL) - 1.0
 
     @property
     def balance(self) -> float:
         """Ideal over cost."""
-        return self._total(TOTALS.IDEAL) / self._total(TOTALS.COST)
+        return self._ratio(TOTALS.IDEAL, TOTALS.COST)
 
     @property
     def bubble_share(self) -> float:
         """Share of the step time that the average rank waits for the slowest one."""
-        return 1.0 - self._total(TOTALS.WORK) / self._total(TOTALS.COST)
+        return 1.0 - self._ratio(TOTALS.WORK, TOTALS.COST)
 
     @property
     def max_over_mean_batch(self) -> float:
@@ -160,7 +163,7 @@ class ReplayResult:
     def tokens_per_s(self) -> float:
         """Tokens produced a second over the counted steps, all instances together."""
         span = self.counted_s[1] - self.counted_s[0]
-        return self._total(TOTALS.TOKENS) / span
+        return _ratio(self._total(TOTALS.TOKENS), span)
 
     # -- counts ------------------------------------------------------------------------------------------------
 
@@ -307,3 +310,8 @@ class ReplayResult:
             f"ReplayResult({self.trace_name}, {self.policy_name} {dict(self.params)}, {self.cost.name}, "
             f"{self.mode}: excess {self.excess:.2%} over {self.counted_steps} steps)"
         )
+
+
+def _ratio(above: float, below: float) -> float:
+    """The ratio; NaN where there is nothing to divide by (a cost table may price small batches at 0)."""
+    return above / below if below else float("nan")

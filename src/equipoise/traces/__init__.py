@@ -17,7 +17,7 @@ from equipoise.traces.statistics import TraceStatistics, describe
 from equipoise.traces.synthetic import synth
 from equipoise.traces.trace import PrefixBlocks, Trace
 from equipoise.traces.transforms import detect_tick, head, prefill_delay, scale_rate, spread_ticks
-from equipoise.traces.write import write
+from equipoise.traces.writing import write
 
 __all__ = [
     "PrefixBlocks",

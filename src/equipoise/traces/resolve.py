@@ -11,12 +11,12 @@ from pathlib import Path
 from equipoise.errors import TraceError
 from equipoise.traces.interleave import cycle
 from equipoise.traces.presets import PRESETS
-from equipoise.traces.readers import read
+from equipoise.traces.readers import ReadReport, read_with_report
 from equipoise.traces.synthetic import DEFAULT_REQUESTS, synth
 from equipoise.traces.trace import Trace
 from equipoise.traces.transforms import spread_ticks as spread
 
-__all__ = ["load", "preset_of"]
+__all__ = ["load", "load_with_report", "preset_of"]
 
 
 def preset_of(spec: str | PathLike[str]) -> str | None:
@@ -57,22 +57,56 @@ def load(
     steady_state : int
         For presets: requests in flight at the start (`synth`).
 
+    Returns
+    -------
+    Trace
+
     Raises
     ------
     TraceError
         Neither a preset nor a path that exists (close names are offered), or what `read` and `synth` raise.
     """
+    return load_with_report(
+        spec,
+        requests=requests,
+        seed=seed,
+        format=format,
+        skip_bad=skip_bad,
+        columns=columns,
+        rate_per_s=rate_per_s,
+        spread_ticks=spread_ticks,
+        steady_state=steady_state,
+    )[0]
+
+
+def load_with_report(
+    spec: str | PathLike[str],
+    *,
+    requests: int | None = None,
+    seed: int = 0,
+    format: str | None = None,
+    skip_bad: int = 0,
+    columns: Mapping[str, str] | None = None,
+    rate_per_s: float | None = None,
+    spread_ticks: bool = False,
+    steady_state: int = 0,
+) -> tuple[Trace, ReadReport | None]:
+    """`load`, and how the file was read; None for a preset."""
     preset = preset_of(spec)
     if preset is not None:
         if format is not None or columns or skip_bad:
             raise TraceError(f"{spec} is a preset", fix="format, columns and skip_bad are for files")
         name = preset.removeprefix("preset:")
-        return synth(name, DEFAULT_REQUESTS if requests is None else requests, seed, rate_per_s, steady_state)
+        return synth(
+            name, DEFAULT_REQUESTS if requests is None else requests, seed, rate_per_s, steady_state
+        ), None
     _check_exists(spec)
-    trace = read(spec, format, skip_bad=skip_bad, columns=columns, seed=seed, rate_per_s=rate_per_s)
+    trace, report = read_with_report(
+        spec, format, skip_bad=skip_bad, columns=columns, seed=seed, rate_per_s=rate_per_s
+    )
     if spread_ticks:
         trace = spread(trace, seed=seed)
-    return trace if requests is None else cycle(trace, requests, seed)
+    return (trace if requests is None else cycle(trace, requests, seed)), report
 
 
 def _check_exists(spec: str | PathLike[str]) -> None:

@@ -31,6 +31,10 @@ __all__ = ["DAY_S", "Pool", "generate", "load_pool", "models"]
 
 DAY_S = 86_400.0
 WINDOW_S = 600.0
+MAX_WINDOW_REQUESTS = 100_000_000
+"""A busier window of 10 minutes is taken for a mistake in the rates."""
+MAX_WINDOWS = 100_000
+"""Two years of windows."""
 ARRIVAL, LENGTHS = "_clients_arrival.csv", "_clients_lengths_quantiles.csv"
 LEVELS = (0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
 """Percentiles in the length tables."""
@@ -217,6 +221,7 @@ def draw(
             check_positive(name, value)
     if requests is None and duration_s is None:
         duration_s = DAY_S
+    _check_length(pool, requests, rate_scale, duration_s)
     parts, got = [], 0
     for begin_s, rows, index in _windows(pool):
         if (requests is not None and got >= requests) or (duration_s is not None and begin_s >= duration_s):
@@ -226,11 +231,6 @@ def draw(
             part = tuple(column[part[0] < duration_s] for column in part)
         parts.append(part)
         got += len(part[0])
-        if index > 1_000_000:
-            raise TraceError(
-                f"rate_scale = {rate_scale} leaves only {got} requests in {begin_s:.3g} s",
-                fix="raise it or ask for fewer",
-            )
     arrival_s, context, output = (np.concatenate(columns)[:requests] for columns in zip(*parts, strict=True))
     if not len(arrival_s):
         raise TraceError(
@@ -242,6 +242,20 @@ def draw(
     return Trace.from_columns(
         f"servegen-{pool.model}", arrival_s - arrival_s[0], context, output, source=source
     )
+
+
+def _check_length(pool: Pool, requests: int | None, rate_scale: float, duration_s: float | None) -> None:
+    """Refuse what would take years of the pool's time."""
+    a_window = float(pool.rate_per_s.sum()) / len(np.unique(pool.start_s)) * WINDOW_S * rate_scale
+    windows = (duration_s or np.inf) / WINDOW_S
+    if requests is not None:
+        windows = min(windows, requests / a_window)
+    if windows > MAX_WINDOWS:
+        raise TraceError(
+            f"rate_scale = {rate_scale:g} gives {a_window:.3g} requests in 10 minutes",
+            where=f"ServeGen {pool.model}",
+            fix=f"raise it or ask for less: at most {MAX_WINDOWS:,} windows of 10 minutes are drawn",
+        )
 
 
 def _windows(pool: Pool) -> Iterator[tuple[float, slice, int]]:
@@ -263,6 +277,12 @@ def _window(
     """Arrivals, input and output lengths of one window, in order of arrival."""
     rng = generator(seed, "servegen arrivals", index)
     expected = pool.rate_per_s[rows] * WINDOW_S * rate_scale
+    if expected.sum() > MAX_WINDOW_REQUESTS:
+        raise TraceError(
+            f"the pool sends {expected.sum():.3g} requests in 10 minutes",
+            where=f"ServeGen {pool.model}",
+            fix=f"at most {MAX_WINDOW_REQUESTS:,} are drawn; lower rate_scale or check rate_rps",
+        )
     count = np.floor(expected + rng.random(len(expected))).astype(np.int64)
     client = np.repeat(np.arange(len(count)), count)
     n = len(client)

@@ -77,7 +77,7 @@ def synth(
             steady_state / (_mean_output(table) * SERVER_TPOT_S) if steady_state else table["rate_per_s"]
         )
     check_positive("rate_per_s", rate_per_s)
-    return _collect(preset, _chunks(preset, table, int(seed), rate_per_s, int(steady_state)), int(requests))
+    return _collect(preset, _chunks(preset, table, seed, rate_per_s, int(steady_state)), int(requests))
 
 
 def _chunks(

@@ -100,15 +100,17 @@ def read_with_report(
 ) -> tuple[Trace, ReadReport]:
     """`read`, and how it went: rows, lines skipped, requests dropped, notes."""
     path = _existing(path)
+    head = look(path)
     if isinstance(skip_bad, bool) or not isinstance(skip_bad, int) or not 0 <= skip_bad <= MAX_BAD:
         raise TraceError(f"skip_bad = {skip_bad!r}", fix=f"expected a whole number from 0 to {MAX_BAD}")
     if format is None:
-        chosen = detect(path, columns=columns)
+        chosen = _detect(head, columns)
     elif format in FORMATS:
         chosen = FORMATS[format]
     else:
         raise TraceError(f"the trace format {format!r} is unknown", fix=nearest(format, FORMATS))
-    if path.is_dir() and not chosen.folder:
+    _not_empty(head)
+    if head.folder and not chosen.folder:
         raise TraceError("is a folder", where=str(path), fix=f"the format {chosen.name} is one file")
     if columns and chosen.name not in GENERIC:
         raise TraceError(
@@ -122,7 +124,7 @@ def read_with_report(
         trace = assign_session_starts(trace, seed, rate_per_s=rate_per_s)
         what = "session starts" if (trace.session >= 0).any() else "arrivals"
         problems.note(f"{what} are not recorded, drawn with seed {seed}")
-    files = len(weka.session_files(path)) if path.is_dir() and chosen is weka.FORMAT else 1
+    files = len(weka.session_files(path)) if head.folder and chosen is weka.FORMAT else 1
     report = problems.report(chosen.name, len(trace), files)
     if chosen is not parquet.FORMAT:
         trace = replace(trace, source=f"{path.name}: {report}")
@@ -146,10 +148,11 @@ def detect(path: str | PathLike[str], *, columns: Mapping[str, str] | None = Non
     TraceError
         Empty, or of no known format.
     """
-    path = _existing(path)
-    head = look(path)
-    if not head.folder and not head.first_line:
-        raise TraceError("the file is empty", where=str(path), fix="a trace holds at least one request")
+    return _detect(look(_existing(path)), columns)
+
+
+def _detect(head: Head, columns: Mapping[str, str] | None) -> Format:
+    _not_empty(head)
     if columns:
         if head.magic == parquet.MAGIC:
             return FORMATS["parquet"]
@@ -159,7 +162,14 @@ def detect(path: str | PathLike[str], *, columns: Mapping[str, str] | None = Non
             continue
         if candidate.sniff(head):
             return candidate
-    raise TraceError(f"is in no known trace format, {_describe(head)}", where=str(path), fix=_advice(head))
+    raise TraceError(
+        f"is in no known trace format, {_describe(head)}", where=str(head.path), fix=_advice(head)
+    )
+
+
+def _not_empty(head: Head) -> None:
+    if not head.folder and not head.first_line:
+        raise TraceError("the file is empty", where=str(head.path), fix="a trace holds at least one request")
 
 
 def _describe(head: Head) -> str:

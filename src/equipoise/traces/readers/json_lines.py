@@ -133,7 +133,7 @@ def _exact(line: int, data: bytes, schema: Schema, problems: Problems) -> Column
                 continue
             yield number, _Record(record).__getitem__
 
-    return parse_rows(rows(), schema.fields, schema, problems, Kind.json)
+    return parse_rows(rows(), schema.fields, schema, problems, lambda kind, raw: kind.json(raw))
 
 
 class _Record(dict[str, Any]):

@@ -65,7 +65,7 @@ def parse_rows(
     rows : iterable of (int, callable)
         Line number, and a function from column name to raw value (`MISSING` where there is none).
     parse : callable
-        `Kind.text` or `Kind.json`, applied to the raw value.
+        Kind and raw value to value: `Kind.text` or `Kind.json`.
     """
     kept: dict[str, list[Any]] = {f.target: [] for f in fields}
     for line, value_of in rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import TraceError
-from equipoise.traces.readers.kinds import Field, Kind
+from equipoise.traces.readers.kinds import Field
 from equipoise.traces.readers.problems import Problems
 from equipoise.traces.readers.rows import Columns, Schema, concatenate, parse_rows
 from equipoise.traces.readers.source import count_lines, line_blocks
@@ -105,7 +105,7 @@ def _fast(
     """A whole block at once, or None: any doubt is settled line by line."""
     import polars as pl
 
-    if not data.strip():
+    if not data.strip() or data.count(b"\r") != data.count(b"\r\n"):
         return None
     names = [f"column_{i}" for i in range(1, len(header) + 1)]  # by position: header names may be empty
     try:
@@ -171,7 +171,7 @@ def _exact(
                     continue
                 yield number, _Record(zip(header, values, strict=False)).__getitem__
 
-    return parse_rows(rows(), fields, schema, problems, Kind.text)
+    return parse_rows(rows(), fields, schema, problems, lambda kind, raw: kind.text(raw))
 
 
 class _Record(dict[str, str]):

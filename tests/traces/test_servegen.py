@@ -54,6 +54,16 @@ def test_gaps_follow_shape_and_scale(folder: Path) -> None:
     assert bursts.mean() == pytest.approx(2.0, rel=0.1)
 
 
+def test_a_burst_begins_anywhere_in_its_window(folder: Path) -> None:
+    trace = draw(load_pool(folder), seed=2, duration_s=1200 * 300)
+    bursts = trace.arrival_s[trace.context_tokens == 7]
+    begin = (
+        bursts[np.r_[True, np.diff(bursts) > 300]] % 1200
+    )  # client 1 sends in the first of two windows, 120 s long
+    assert begin.mean() == pytest.approx((600 - 120) / 2, rel=0.15)
+    assert begin.std() > 100
+
+
 def test_more_requests_keep_the_first_and_the_pool_begins_again(folder: Path) -> None:
     few, many = generate(folder, requests=300, seed=1), generate(folder, requests=5000, seed=1)
     for name in ("arrival_s", "context_tokens", "output_tokens"):
@@ -98,8 +108,8 @@ def test_which_model(folder: Path) -> None:
     (folder / "toy_clients_lengths_quantiles.csv").unlink()
     with pytest.raises(TraceError, match=r"there is no toy_clients_lengths_quantiles\.csv"):
         generate(folder, "toy")
-    for bad in ({"requests": 0}, {"rate_scale": float("nan")}, {"duration_s": -1.0}):
-        with pytest.raises(TraceError, match="expected a finite number above 0"):
+    for bad in ({"requests": 0}, {"requests": 2.5}, {"rate_scale": float("nan")}, {"duration_s": -1.0}):
+        with pytest.raises(TraceError, match=r"expected a (finite number above 0|whole number, at least 1)"):
             generate(folder, "other", **bad)  # type: ignore[arg-type]
 
 

@@ -273,14 +273,16 @@ def test_sizes_and_factors_are_checked(bad: float) -> None:
     trace = synth("chat-short", requests=5)
     for call in (
         lambda: scale_rate(trace, bad),
-        lambda: head(trace, bad),  # type: ignore[arg-type]
-        lambda: cycle(trace, bad),  # type: ignore[arg-type]
         lambda: spread_ticks(trace, bad),
         lambda: assign_session_starts(trace, rate_per_s=bad),
         lambda: assign_session_starts(trace, process="gamma", cv=bad),
     ):
         with pytest.raises(TraceError, match="expected a finite number above 0"):
             call()
+    for count in (bad, 2.5, True):
+        for sized in (head, cycle):
+            with pytest.raises(TraceError, match="expected a whole number, at least 1"):
+                sized(trace, count)
     with pytest.raises(TraceError, match="is not a delay"):
         prefill_delay(trace, -1.0 if bad == 0 else bad)
     with pytest.raises(TraceError, match="seed = -1"):

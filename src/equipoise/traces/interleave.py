@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import TraceError
-from equipoise.traces.reorder import by_arrival, check_positive, reorder
+from equipoise.traces.reorder import by_arrival, check_count, check_positive, reorder
 from equipoise.traces.sessions import session_rows
 from equipoise.traces.streams import generator
 from equipoise.traces.trace import PrefixBlocks, Trace
@@ -137,7 +137,7 @@ def cycle(trace: Trace, requests: int, seed: int = 0) -> Trace:
         Wanted length; fewer than the trace has cuts it.
     seed : int
     """
-    check_positive("requests", requests)
+    check_count("requests", requests)
     gap_s = (trace.arrival_s[-1] - trace.arrival_s[0]) / max(1, len(trace) - 1)
     sessions = int(trace.session.max()) + 1
     blocks = 0 if trace.prefix is None or not len(trace.prefix.ids) else int(np.ptp(trace.prefix.ids)) + 1

@@ -10,7 +10,7 @@ from equipoise.errors import TraceError
 from equipoise.traces.trace import PrefixBlocks, Trace
 from equipoise.types import Floats, Ints
 
-__all__ = ["by_arrival", "check_positive", "reorder"]
+__all__ = ["by_arrival", "check_count", "check_positive", "reorder"]
 
 
 def reorder(trace: Trace, order: Ints | slice | None, **changes: object) -> Trace:
@@ -57,6 +57,12 @@ def by_arrival(trace: Trace, arrival_s: Floats, *, session: Ints | None = None) 
     if session is not None:
         changes["session"] = session[order]
     return reorder(trace, order, **changes)
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise TraceError unless the value is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise TraceError(f"{name} = {value!r}", fix="expected a whole number, at least 1")
 
 
 def check_positive(name: str, value: float) -> None:

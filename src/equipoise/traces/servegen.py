@@ -22,7 +22,7 @@ from equipoise.traces.readers.kinds import COUNT, DURATION_S, Field, Identity, N
 from equipoise.traces.readers.problems import Problems
 from equipoise.traces.readers.rows import Schema
 from equipoise.traces.readers.table import read_table
-from equipoise.traces.reorder import check_positive
+from equipoise.traces.reorder import check_count, check_positive
 from equipoise.traces.streams import generator
 from equipoise.traces.trace import MAX_TOKENS, Trace
 from equipoise.types import Floats, Ints
@@ -216,9 +216,10 @@ def draw(
 ) -> Trace:
     """`generate` from a pool already loaded."""
     check_positive("rate_scale", rate_scale)
-    for name, value in (("requests", requests), ("duration_s", duration_s)):
-        if value is not None:
-            check_positive(name, value)
+    if requests is not None:
+        check_count("requests", requests)
+    if duration_s is not None:
+        check_positive("duration_s", duration_s)
     if requests is None and duration_s is None:
         duration_s = DAY_S
     _check_length(pool, requests, rate_scale, duration_s)

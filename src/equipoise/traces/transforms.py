@@ -6,7 +6,7 @@ import numpy as np
 
 from equipoise.errors import TraceError
 from equipoise.traces.interleave import assign_session_starts, cycle, reinterleave
-from equipoise.traces.reorder import by_arrival, check_positive, reorder
+from equipoise.traces.reorder import by_arrival, check_count, check_positive, reorder
 from equipoise.traces.streams import generator
 from equipoise.traces.trace import Trace
 
@@ -24,7 +24,7 @@ __all__ = [
 
 def head(trace: Trace, requests: int) -> Trace:
     """The first ``requests`` requests (all, if there are fewer)."""
-    check_positive("requests", requests)
+    check_count("requests", requests)
     return trace if requests >= len(trace) else reorder(trace, slice(0, requests))
 
 

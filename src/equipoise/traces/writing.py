@@ -110,7 +110,7 @@ def _packed(raw: IO[bytes], packing: str) -> Iterator[Any]:
     elif packing == ".zst":
         import zstandard
 
-        with zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False) as file:
+        with zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False) as file:
             yield file
     else:
         yield raw

@@ -105,7 +105,8 @@ def _fast(
     """A whole block at once, or None: any doubt is settled line by line."""
     import polars as pl
 
-    if not data.strip() or data.count(b"\r") != data.count(b"\r\n"):
+    stray_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
+    if not data or data.isspace() or stray_return:
         return None
     names = [f"column_{i}" for i in range(1, len(header) + 1)]  # by position: header names may be empty
     try:

@@ -154,7 +154,11 @@ HOSTILE = '<script>alert(1)</script><img src="x">&amp;"\'{{ 7 * 7 }}$x$'
 def test_foreign_text_is_escaped(tmp_path: Path) -> None:
     cost = replace(load("v1"), name=HOSTILE, source=HOSTILE)
     trace = small.trace_file(tmp_path, "<script>alert(2)<!-- -->.csv")
-    comparison = small.run(traces=[trace], costs=[cost], concurrency=8, requests=40, seeds=2)
+    mine = parse("least_batch")
+    policies = [replace(mine, spec=replace(mine.spec, name=HOSTILE)), parse("least_tokens")]
+    comparison = small.run(
+        traces=[trace], costs=[cost], policies=policies, concurrency=8, requests=40, seeds=2
+    )
     text = render(comparison)
     page = Page(text)
     assert len(page.tags("script")) == 3
@@ -165,6 +169,7 @@ def test_foreign_text_is_escaped(tmp_path: Path) -> None:
     drawn = json.dumps(page.figures)
     assert "&lt;script&gt;alert(1)" in drawn
     assert "<script" not in drawn
+    assert "<img" not in drawn
 
 
 def _without_environment(text: str) -> str:

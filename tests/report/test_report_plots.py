@@ -64,8 +64,8 @@ def test_the_same_bytes_and_nothing_left_behind(single: Comparison, tmp_path: Pa
     for folder in folders:
         folder.mkdir()
         write_plots(single, folder)
-        matplotlib.rcParams["font.size"] = 31  # a user's taste must not change the second
-    matplotlib.rcParams["font.size"] = before["font.size"]
+        matplotlib.rcParams["axes.facecolor"] = "black"  # a user's taste must not change the second
+    matplotlib.rcParams["axes.facecolor"] = before["axes.facecolor"]
     assert dict(matplotlib.rcParams) == before
     names = [p.name for p in sorted(folders[0].iterdir())]
     assert all((folders[0] / n).read_bytes() == (folders[1] / n).read_bytes() for n in names)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from equipoise.policies import parse
+from equipoise.replay import SnapshotPlan
 from equipoise.replay.layout import SERIES
 from equipoise.report.over_time import over_time
 from equipoise.report.palette import NAMED, Palette
 from equipoise.report.ranks import rank_map
 from equipoise.report.views import cheapest, finalists, most_even, optima_words, scenes, sweeps, tied
-from equipoise.study import Cell, Comparison
+from equipoise.study import Cell, Comparison, rerun
 
 
 def planted(cell: Cell, policy: str, excess: float, context: float = 1.5) -> Cell:
@@ -108,10 +109,13 @@ def test_rank_maps_have_mean_one_and_the_balance_of_the_run(usual: Comparison) -
 
 
 def test_rank_maps_of_many_instances_show_the_first(grouped: Comparison) -> None:
-    shown = rank_map(grouped, grouped.cells[0], "baseline", columns=50)
+    cell = grouped.cells[0]
+    shown = rank_map(grouped, cell, "baseline", columns=50)
     assert shown.relative.shape[0] == 4
     assert 25 <= shown.relative.shape[1] <= 50
     assert (np.diff(shown.start_s) > 0).all()
+    every = rerun(grouped.plan, cell, SnapshotPlan(cell.runs[0].steps)).snapshots
+    assert np.isin(shown.start_s, every.start_s[every.instance == 0]).all()
 
 
 MACHADO = {

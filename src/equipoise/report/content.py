@@ -121,9 +121,9 @@ def setting_tables(comparison: Comparison, setting: Setting, palette: Palette) -
     cells = comparison.of(setting)
     best = comparison.best(setting)
 
-    def table(head: list[str], body: list[list[Box]]) -> Row:
+    def table(head: list[str], body: list[list[Box]], *, mark: bool = True) -> Row:
         rows = [
-            {"best": c is best and len(cells) > 1, "cells": [_name(c, palette), *r]}
+            {"best": mark and c is best and len(cells) > 1, "cells": [_name(c, palette), *r]}
             for c, r in zip(cells, body, strict=True)
         ]
         return {"head": [Box(h, left=h in ("policy", "verdict")) for h in ["policy", *head]], "rows": rows}
@@ -138,6 +138,7 @@ def setting_tables(comparison: Comparison, setting: Setting, palette: Palette) -
         "counts": table(
             list(COUNTS),
             [_counts(c) for c in cells],
+            mark=False,
         ),
         "count_words": _count_words(setting),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 from equipoise.report.figure_parts import (
@@ -15,6 +14,7 @@ from equipoise.report.figure_parts import (
     hover,
     layout,
     reach,
+    safe,
     two_lines,
     whiskers,
 )
@@ -31,7 +31,7 @@ def excess_figure(comparison: Comparison, setting: Setting, scene: Scene, palett
     cells = comparison.of(setting)
     best = comparison.best(setting)
     top = max(reach(c) for s in scene.settings for c in comparison.of(s))
-    labels = [two_lines(escape(c.policy.label), "<br>") for c in cells]
+    labels = [two_lines(safe(c.policy.label), "<br>") for c in cells]
     rows = list(range(len(cells)))
     notes = []
     for cell in cells:
@@ -92,7 +92,7 @@ def group_figure(comparison: Comparison, settings: Sequence[Setting], palette: P
         colour = palette.token(policy.name)
         for w, way in enumerate(ways):
             cells = [group_cell(comparison, settings, policy.label, n, way) for n in counts]
-            name = escape(policy.label) + (f", by {way}" if len(ways) > 1 else "")
+            name = safe(policy.label) + (f", by {way}" if len(ways) > 1 else "")
             data.append(
                 {
                     "type": "scatter",

@@ -29,6 +29,7 @@ __all__ = [
     "layout",
     "looks",
     "reach",
+    "safe",
     "two_lines",
     "whiskers",
 ]
@@ -88,10 +89,15 @@ def whiskers(intervals: Sequence[Interval], colour: str = INK, thickness: float 
 def hover(cell: Cell) -> str:
     """What pointing at a cell shows."""
     return (
-        f"<b>{escape(cell.policy.label)}</b><br>{escape(cell.setting.cost.name)}: {percent(cell.excess.mean)} % "
+        f"<b>{safe(cell.policy.label)}</b><br>{safe(cell.setting.cost.name)}: {percent(cell.excess.mean)} % "
         f"({bounds(cell.excess)})<br>max/mean batch {ratio(cell.mean('max_over_mean_batch'))}, "
         f"context {ratio(cell.mean('max_over_mean_context'))}"
     )
+
+
+def safe(text: str) -> str:
+    """Foreign text as plotly shows it unchanged: it knows tags and the entities of ``<``, ``>`` and ``&``."""
+    return escape(text, quote=False)
 
 
 def two_lines(label: str, newline: str) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 
-from equipoise.report.figure_parts import LINE, Figure, axis, layout, looks
+from equipoise.report.figure_parts import LINE, Figure, axis, layout, looks, safe
 from equipoise.report.numbers import plain
 from equipoise.report.over_time import over_time
 from equipoise.report.palette import Palette
@@ -39,14 +38,14 @@ def time_figure(comparison: Comparison, setting: Setting, palette: Palette) -> F
                 {
                     "type": "scatter",
                     "mode": "lines",
-                    "name": escape(cell.policy.label),
-                    "legendgroup": escape(cell.policy.label),
+                    "name": safe(cell.policy.label),
+                    "legendgroup": safe(cell.policy.label),
                     "showlegend": panel == "y",
                     "x": plain(line.time_s.tolist()),
                     "y": plain(values.tolist(), 4),
                     "yaxis": panel,
                     "line": {"color": palette.token(cell.policy.name), "width": 1.6, "dash": dash},
-                    "hovertemplate": f"{escape(cell.policy.label)}<br>%{{x:.4g}} s: %{{y:.3f}}<extra></extra>",
+                    "hovertemplate": f"{safe(cell.policy.label)}<br>%{{x:.4g}} s: %{{y:.3f}}<extra></extra>",
                 }
             )
     if not data:

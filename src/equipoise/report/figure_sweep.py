@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 
-from equipoise.report.figure_parts import INK, SOFT, SYMBOLS, Figure, axis, hover, layout, whiskers
+from equipoise.report.figure_parts import INK, SOFT, SYMBOLS, Figure, axis, hover, layout, safe, whiskers
 from equipoise.report.numbers import plain
 from equipoise.report.palette import DASHES, Palette
 from equipoise.report.views import Sweep, cheapest, logarithmic, most_even
@@ -24,7 +23,7 @@ def sweep_figure(curves: Sequence[Sweep], palette: Palette) -> Figure:
     colour = palette.token(curves[0].policy)
     data: list[dict[str, Any]] = []
     for i, sweep in enumerate(curves):
-        name = escape(sweep.cells[0].setting.cost.name)
+        name = safe(sweep.cells[0].setting.cost.name)
         value, cell = cheapest(sweep)
         look = {"color": colour, "dash": DASHES[i % len(DASHES)], "width": 2}
         data.append(
@@ -57,7 +56,7 @@ def sweep_figure(curves: Sequence[Sweep], palette: Palette) -> Figure:
         "data": data,
         "layout": layout(
             520,
-            xaxis=axis(escape(curves[0].parameter), anchor="y2", fixedrange=True, **scale),
+            xaxis=axis(safe(curves[0].parameter), anchor="y2", fixedrange=True, **scale),
             yaxis=axis("excess over ideal, %", domain=[0.44, 1], rangemode="tozero", fixedrange=True),
             yaxis2=axis("max / mean", domain=[0, 0.36], fixedrange=True),
             showlegend=True,
@@ -77,7 +76,7 @@ def _balance_lines(curves: Sequence[Sweep]) -> list[dict[str, Any]]:
         for i, (sweep, values) in enumerate(zip(curves, series, strict=True)):
             if same and i:
                 continue
-            name = f"{words}, max / mean" if same else f"{words}, {escape(sweep.cells[0].setting.cost.name)}"
+            name = f"{words}, max / mean" if same else f"{words}, {safe(sweep.cells[0].setting.cost.name)}"
             data.append(
                 {
                     "type": "scatter",
@@ -92,7 +91,7 @@ def _balance_lines(curves: Sequence[Sweep]) -> list[dict[str, Any]]:
                         "symbol": "square" if field.endswith("batch") else "circle",
                         "color": ink,
                     },
-                    "hovertemplate": f"{escape(sweep.parameter)} = %{{x}}<br>{name}: %{{y:.3f}}<extra></extra>",
+                    "hovertemplate": f"{safe(sweep.parameter)} = %{{x}}<br>{name}: %{{y:.3f}}<extra></extra>",
                 }
             )
             if field.endswith("context"):

@@ -1,7 +1,7 @@
 (function () {
   "use strict";
   var figures = JSON.parse(document.getElementById("figures").textContent);
-  var config = { responsive: true, displayModeBar: false, displaylogo: false };
+  var config = { responsive: true, displayModeBar: false, displaylogo: false, typesetMath: false };
 
   // Colours in the figures are names of CSS variables: their values differ between light and dark.
   function coloured(value, style) {

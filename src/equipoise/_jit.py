@@ -101,6 +101,13 @@ class _DigestCache(FunctionCache):  # type: ignore[misc]
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (sig, codegen.magic_tuple(), self._digest)
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # a damaged file, or one that asks for a module which is not there
+            _log.warning("compiling anew, the cache in %s cannot be used: %s", self.cache_path, error)
+            return None
+
 
 def _add_function(digest: Any, function: Any, seen: set[int]) -> None:
     """Add a function's file, and what it reaches outside the package: helpers, modules, constants."""
@@ -109,7 +116,7 @@ def _add_function(digest: Any, function: Any, seen: set[int]) -> None:
         return
     seen.add(id(function))
     names = _add_code(digest, function.__code__)
-    digest.update(function.__qualname__.encode())
+    digest.update(f"{function.__module__}.{function.__qualname__}".encode())
     for cell in function.__closure__ or ():
         _add_value(digest, cell.cell_contents, seen)
     if (function.__module__ or "").startswith("equipoise."):

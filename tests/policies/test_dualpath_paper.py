@@ -51,7 +51,7 @@ def papers_rule(case, z, average):
     return chosen + [-1] * (len(queue) - len(chosen))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(rounds(max_requests=12), st.integers(0, 4 * 64), st.sampled_from(["projected", "current"]))
 def test_dualpath_takes_the_papers_steps(case, z64, average):
     z = Fraction(z64, 64)  # sixty-fourths are exact in binary, so the comparison is exact too

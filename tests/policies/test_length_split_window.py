@@ -18,7 +18,7 @@ from equipoise.testing.rounds import make_round, rounds
 from equipoise.testing.strategies import generators, lengths
 
 COST = StepCost("requests", (Term("all"),))
-exactly = settings(max_examples=150, deadline=None, derandomize=True)
+exactly = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 @exactly

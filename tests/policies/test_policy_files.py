@@ -207,24 +207,31 @@ for name in sys.argv[1:]:
 """
 
 
-def test_an_edit_is_seen_by_the_next_process(write, tmp_path):
-    """Same size, same time stamp, a cache on disk that other processes filled; and two policies of one name."""
+def test_what_is_on_disk_is_run_only_for_what_it_was_made_of(write, tmp_path):
+    """Across processes: an edit of equal size and time, another file of equal name, a copy, a damaged cache."""
     text = "def pick(ranks, requests, i, prices, params, memory):\n    return {}\n"
-    (tmp_path / "other").mkdir()
-    twin = write(text.format(2), "other/my_policy.py")
+    for folder in ("other", "copy"):
+        (tmp_path / folder).mkdir()
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 
     def in_a_new_process(*paths):
         command = [sys.executable, "-c", RUN, *(f"{p}:pick" for p in paths)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.split()
+        assert "True" in done.stdout
+        assert "False" not in done.stdout
+        return [int(word) for word in done.stdout.split() if word.isdigit()]
 
-    for rank in (0, 1):
+    other, copy = write(text.format(2), "other/my_policy.py"), write(text.format(1), "copy/my_policy.py")
+    for others, rank in (([other], 0), ([], 1)):
         path = write(text.format(rank))
         os.utime(path, (1e9, 1e9))
-        assert in_a_new_process(path) == ["True", str(rank)]
-    assert in_a_new_process(twin) == ["True", "2"]
-    assert in_a_new_process(path, twin) == ["True", "1", "True", "2"]  # both from the cache now
+        assert in_a_new_process(*others, path) == [2] * len(others) + [rank]
+    assert in_a_new_process(copy, other, path) == [1, 2, 1]  # all from disk, first of their processes
+    made = sorted((tmp_path / "cache").rglob("*.nbc"))
+    assert len(made) == 3
+    for file in made:
+        file.write_bytes(file.read_bytes()[:100])
+    assert in_a_new_process(other, path) == [2, 1]
 
 
 def test_no_two_policies_share_a_cache_index():

@@ -33,14 +33,14 @@ def arrays(trace, pool, policy, cost, mode, **options):
     return None if run is None else as_bytes(run.outcome)
 
 
-@quick(30)
+@quick(15)
 @given(traces(), pools(max_instances=1, max_ranks=1), costs(), MODES)
 def test_one_rank_leaves_no_choice(trace, pool, cost, mode):
     runs = [arrays(trace, pool, get(name), cost, mode) for name in BUILT_IN]
     assert all(run == runs[0] for run in runs)
 
 
-@quick(60)
+@quick(30)
 @given(traces(), pools(), costs(), MODES)
 def test_dualpath_between_its_limits(trace, pool, cost, mode):
     """No threshold: fewest requests. A threshold of nothing: fewest tokens. Under both readings of the average."""

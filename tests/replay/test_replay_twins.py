@@ -36,7 +36,7 @@ def options(draw):
     return chosen
 
 
-@quick(350)
+@quick(200)
 @given(traces(), pools(), policies(), costs(), options())
 def test_kernel_equals_twin(trace, pool, policy, cost, chosen):
     fast = run_unchecked(trace, pool, policy, cost, engine="kernel", **chosen)
@@ -46,7 +46,7 @@ def test_kernel_equals_twin(trace, pool, policy, cost, chosen):
         assert as_bytes(fast.outcome) == as_bytes(slow.outcome)
 
 
-@quick(60)
+@quick(40)
 @given(traces(max_output_tokens=40), pools(), policies(), costs(), options())
 def test_short_calendars_change_nothing(trace, pool, policy, cost, chosen):
     """With a calendar of four slots every longer wait goes round it; the kernel's own source, run as Python."""

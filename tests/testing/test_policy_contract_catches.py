@@ -17,7 +17,7 @@ FAR = 1 << 62
 
 def contract_of(place, **attributes):
     policy = Policy(PolicySpec("mutant", place, "", "", memory_size=lambda params: (1, 1)), {})
-    return type("Mutant", (PolicyContract,), {"policy": policy, "examples": 60, **attributes})()
+    return type("Mutant", (PolicyContract,), {"policy": policy, "examples": 40, **attributes})()
 
 
 def slowly(pick):

@@ -255,9 +255,9 @@ def _from_file(text: str) -> PolicySpec:
 
 
 def _load_module(path: Path) -> Any:
-    # Path and contents are part of the name: linker symbols are made of it (see `one_by_one`).
-    mark = sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:16]
-    name = f"equipoise_policy_{path.stem}_{mark}"
+    # The contents are part of the name: linker symbols are made of it (see `one_by_one`). The path is not: compiled
+    # code on disk asks for its module by name, and serves a copy of the file too.
+    name = f"equipoise_policy_{path.stem}_{sha256(path.read_bytes()).hexdigest()[:16]}"
     definition = importlib.util.spec_from_file_location(name, path)
     if definition is None or definition.loader is None:
         raise PolicyError(f"cannot load {str(path)!r}", fix="it must be a Python file")

@@ -96,7 +96,8 @@ def replay(
     group_policy : {"least_batch", "least_tokens"}
         How a group is chosen where the pool has several.
     warmup_turnovers : float
-        Steps count from the moment that finished requests reach this many times the peak of running ones.
+        Steps count from the moment that finished requests reach this many times the peak of running ones for good: in
+        ``timed`` mode a short first request may be enough for a moment, with the pool still filling.
     drain : bool
         Run on until the last request has finished; its steps are not counted either way.
     keep_requests : bool, optional

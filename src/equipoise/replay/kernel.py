@@ -36,7 +36,7 @@ from equipoise._jit import (
     jitable,
     named,
 )
-from equipoise.cost.evaluate import even_price, slowest_sum, term_price
+from equipoise.cost.evaluate import even_price, slowest_sum, term_price, term_work
 from equipoise.replay.layout import (
     ENDED,
     MAX_ROUND,
@@ -475,18 +475,21 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                     totals_k[s] += saturated[p, r, s]
             cost, ideal, own_work = prices.constant, prices.constant, prices.constant
             for t in range(terms):
-                slowest, together = term_price(prices, t, batch[p], context[p], saturated[p])
-                own_work += together / width
+                own_work += term_work(prices, t, batch[p], total_b, total_c, totals_k) / width
                 ideal += even_price(prices, t, total_b, total_c, totals_k, width)
                 if not prices.barrier_step:
-                    cost += slowest
+                    cost += term_price(prices, t, batch[p], context[p], saturated[p])
             if prices.barrier_step:
                 cost += slowest_sum(prices, batch[p], context[p], saturated[p])
             end = now + cost * settings.seconds_per_unit
             end_s[p] = end
 
             ended[ENDED.PEAK_RUNNING] = max(ended[ENDED.PEAK_RUNNING], placed_now)
-            counting |= ended[ENDED.FINISHED] >= settings.warmup_turnovers * ended[ENDED.PEAK_RUNNING]
+            turned_over = ended[ENDED.FINISHED] >= settings.warmup_turnovers * ended[ENDED.PEAK_RUNNING]
+            if counting and not turned_over:  # the pool outgrew what had turned over: the warm-up begins anew
+                totals[:] = 0.0
+                series[:, SERIES.COUNTED] = 0.0
+            counting = turned_over
             counted = counting and not draining
             if counted:
                 if totals[TOTALS.STEPS] == 0:

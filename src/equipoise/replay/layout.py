@@ -66,7 +66,7 @@ class Settings(NamedTuple):
     group_by_tokens: int
     """Group choice: 1 fewest tokens a rank, 0 fewest requests a rank."""
     warmup_turnovers: float
-    """Steps count once finished requests >= this times the largest number running so far."""
+    """Steps count once finished requests >= this times the largest number running so far, then and ever after."""
     drain: int
     """1: run until the last request has finished; 0: stop when the last one has been placed."""
     keep_requests: int

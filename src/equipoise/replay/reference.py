@@ -172,9 +172,11 @@ def run_reference(
                     if settings.keep_requests:
                         out.start_s[q.row] = now
             ended[ENDED.PEAK_RUNNING] = max(ended[ENDED.PEAK_RUNNING], len(pool.placed))
-            counting = (
-                counting or ended[ENDED.FINISHED] >= settings.warmup_turnovers * ended[ENDED.PEAK_RUNNING]
-            )
+            turned_over = ended[ENDED.FINISHED] >= settings.warmup_turnovers * ended[ENDED.PEAK_RUNNING]
+            if counting and not turned_over:
+                out.totals[:] = 0.0
+                out.series[:, SERIES.COUNTED] = 0.0
+            counting = turned_over
             cost = _note_step(pool, p, now, settings, started, counting and not draining, out)
             pool.end_s[p] = now + cost * settings.seconds_per_unit
             started += 1
@@ -291,7 +293,7 @@ def _note_step(
     ]
     cost = ideal = work = prices.constant
     for t, share in enumerate(shares):
-        work += _sum(share) / width
+        work += _together(prices, t, batch, int(context.sum()), saturated.sum(axis=0)) / width
         ideal += _even(prices, t, int(batch.sum()), int(context.sum()), saturated.sum(axis=0), width)
         if not prices.barrier_step:
             cost += max(share)
@@ -355,16 +357,31 @@ def _terms(prices: Prices) -> int:
 
 def _share(prices: Prices, t: int, batch: int, context: int, saturated: Ints) -> float:
     """Price of one rank's share of a term."""
-    last = prices.batch.shape[1] - 1
-    price = (
-        prices.batch[t, batch]
-        if batch <= last
-        else prices.batch[t, last] + prices.batch_tail[t] * (batch - last)
-    )
+    price = _batch_price(prices, t, batch)
     price = price + prices.context[t] * context
     for s, tokens in enumerate(saturated):
         price = price + prices.saturated[t, s] * tokens
     return float(price)
+
+
+def _batch_price(prices: Prices, t: int, batch: int) -> float:
+    """Price of a rank's batch, from the table or beyond its end."""
+    last = prices.batch.shape[1] - 1
+    if batch <= last:
+        return float(prices.batch[t, batch])
+    return float(prices.batch[t, last] + prices.batch_tail[t] * (batch - last))
+
+
+def _together(prices: Prices, t: int, batch: Ints, context: int, saturated: Ints) -> float:
+    """Price of a term added up over all ranks, in the kernel's order: a linear batch price from the total."""
+    if prices.batch.shape[1] == 1:
+        total = len(batch) * prices.batch[t, 0] + prices.batch_tail[t] * int(batch.sum())
+    else:
+        total = _sum([_batch_price(prices, t, int(b)) for b in batch])
+    total = total + prices.context[t] * context
+    for s, tokens in enumerate(saturated):
+        total = total + prices.saturated[t, s] * tokens
+    return float(total)
 
 
 def _even(prices: Prices, t: int, batch: int, context: int, saturated: Ints, ranks: int) -> float:

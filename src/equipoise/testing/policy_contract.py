@@ -30,7 +30,7 @@ from equipoise.types import Ints, Memory, Ranks, Requests
 
 try:
     import pytest
-    from hypothesis import HealthCheck, given, settings
+    from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 except ImportError as error:
     raise ImportError(
@@ -213,7 +213,11 @@ _COST = StepCost("one", (Term("all", per_100k_context=1.0),))
 
 def _settings(examples: int) -> settings:
     return settings(
-        max_examples=examples, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],  # explaining takes long and says little here
+        suppress_health_check=[HealthCheck.too_slow],
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from equipoise._jit import jitable
 from equipoise.types import Ints, Prices
 
-__all__ = ["even_price", "rank_work", "slowest_sum", "term_price"]
+__all__ = ["even_price", "rank_work", "slowest_sum", "term_price", "term_work"]
 
 
 @jitable
@@ -36,23 +36,56 @@ def rank_work(
 
 
 @jitable
-def term_price(
-    prices: Prices, term: int, batch: Ints, context_tokens: Ints, saturated_tokens: Ints
-) -> tuple[float, float]:
-    """Price of one term over the ranks of an instance: the slowest rank's, and the sum over all ranks.
+def term_price(prices: Prices, term: int, batch: Ints, context_tokens: Ints, saturated_tokens: Ints) -> float:
+    """Price of one term over the ranks of an instance: its slowest rank's.
 
     Parameters
     ----------
     batch, context_tokens : int64[ranks]
     saturated_tokens : int64[ranks, saturations]
     """
-    slowest, together = 0.0, 0.0
+    slowest = 0.0
+    if prices.batch.shape[1] == 1 and saturated_tokens.shape[1] == 0:
+        # The same sum as `rank_work` where no term has a table: without the look-ups it takes half the time.
+        at_none, per_request, per_token = prices.batch[term, 0], prices.batch_tail[term], prices.context[term]
+        for r in range(len(batch)):
+            own = at_none + per_request * batch[r] + per_token * context_tokens[r]
+            if own > slowest:
+                slowest = own
+        return slowest
     for r in range(len(batch)):
         own = rank_work(prices, term, batch[r], context_tokens[r], saturated_tokens, r)
-        together += own
         if own > slowest:
             slowest = own
-    return slowest, together
+    return slowest
+
+
+@jitable
+def term_work(
+    prices: Prices, term: int, batch: Ints, total_batch: int, total_context: int, total_saturated: Ints
+) -> float:
+    """Price of one term added up over the ranks of an instance: what they compute, waiting left out.
+
+    Context prices are linear, so their totals suffice; only a batch table has to be read rank by rank.
+
+    Parameters
+    ----------
+    batch : int64[ranks]
+    total_batch, total_context : int
+        B and C of all ranks together.
+    total_saturated : int64[saturations]
+    """
+    last = prices.batch.shape[1] - 1
+    if last == 0:
+        work = len(batch) * prices.batch[term, 0] + prices.batch_tail[term] * total_batch
+    else:
+        work = 0.0
+        for r in range(len(batch)):
+            work += prices.batch[term, min(batch[r], last)] + prices.batch_tail[term] * max(batch[r] - last, 0)
+    work += prices.context[term] * total_context
+    for s in range(len(total_saturated)):
+        work += prices.saturated[term, s] * total_saturated[s]
+    return work
 
 
 @jitable

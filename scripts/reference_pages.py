@@ -118,13 +118,13 @@ def policy(name: str) -> str:
     """What the registry says of a policy."""
     found: PolicySpec = spec(name)
     also = sorted({*found.aliases, *(a for a, full in ALIASES.items() if full == name and len(a) > 1)})
-    rows = [["rule", found.summary], ["also called", ", ".join(f"`{a}`" for a in also) or "-"]]
-    rows += [["source", found.source], ["stability", found.stability]]
-    table = _table(["", ""], rows)
+    facts = [f"- **Rule:** {found.summary}."]
+    facts += [f"- **Also called:** {', '.join(f'`{a}`' for a in also)}."] if also else []
+    facts += [f"- **Source:** {found.source}. **Stability:** {found.stability}."]
     if not found.parameters:
-        return f"{table}\n\nNo parameters."
+        return "\n".join([*facts, "- No parameters."])
     parameters = [[f"`{p.name}`", _shown(p.default), _bounds(p), p.description] for p in found.parameters]
-    return f"{table}\n\n{_table(['parameter', 'default', 'values', 'meaning'], parameters)}"
+    return "\n".join(facts) + f"\n\n{_table(['parameter', 'default', 'values', 'meaning'], parameters)}"
 
 
 def _shown(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -171,3 +173,11 @@ def test_oversized_round():
 
     with pytest.raises(AssertionError, match="request 1000 got no answer"):
         contract_of(short_sighted).test_largest_round(None)
+
+
+def test_missing_test_libraries_are_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    for name in [n for n in sys.modules if n.startswith("equipoise.testing.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match="pip install hypothesis pytest"):
+        importlib.import_module("equipoise.testing.policy_contract")

@@ -23,19 +23,11 @@ from equipoise.errors import InputError, PolicyError
 from equipoise.policies.registry import Policy, parse
 from equipoise.replay import Pool, replay
 from equipoise.replay.layout import MAX_ROUND
+from equipoise.testing.needs import HealthCheck, Phase, given, pytest, settings, st
 from equipoise.testing.rounds import Round, copy_ranks, make_round, rounds, tieless_rounds
 from equipoise.testing.strategies import costs, pools, traces
 from equipoise.traces.trace import Trace
 from equipoise.types import Ints, Memory, Ranks, Requests
-
-try:
-    import pytest
-    from hypothesis import HealthCheck, Phase, given, settings
-    from hypothesis import strategies as st
-except ImportError as error:
-    raise ImportError(
-        "equipoise.testing needs pytest and hypothesis: pip install hypothesis pytest"
-    ) from error
 
 __all__ = ["Answer", "PolicyContract", "ask"]
 

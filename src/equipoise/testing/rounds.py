@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import strategies as st
 
 from equipoise.cost.step_cost import Saturation, StepCost, Term
 from equipoise.replay.layout import UNLIMITED_TOKENS
+from equipoise.testing.needs import st
 from equipoise.testing.strategies import generators, lengths
 from equipoise.types import Ints, Prices, Ranks, Requests
 

@@ -16,13 +16,9 @@ from equipoise.cost.step_cost import Barrier, Saturation, StepCost, Term
 from equipoise.policies.api import Parameter
 from equipoise.policies.registry import BUILT_IN, Policy, get, spec
 from equipoise.replay.pool import Pool
+from equipoise.testing.needs import st
 from equipoise.traces.trace import Trace
 from equipoise.types import Floats, Ints
-
-try:
-    from hypothesis import strategies as st
-except ImportError as error:
-    raise ImportError("equipoise.testing needs hypothesis: pip install hypothesis pytest") from error
 
 __all__ = ["MAX_CONTEXT_TOKENS", "costs", "generators", "lengths", "policies", "pools", "traces"]
 

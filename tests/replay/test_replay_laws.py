@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replay_cases import CONSTANT, EVERY_STEP, ended, quick, run_unchecked, trace_of
 
+from equipoise._jit import compiled
 from equipoise.cost.step_cost import Saturation, StepCost, Term
-from equipoise.replay import Pool, SnapshotPlan
+from equipoise.replay import Pool, SnapshotPlan, kernel
 from equipoise.replay.layout import SERIES
 from equipoise.testing.strategies import costs, policies, pools, traces
 
@@ -204,6 +205,20 @@ def test_outputs_longer_than_the_calendar():
             held = np.where(alive, np.minimum(contexts + step, length), 0)
             assert saturated[:, s].tolist() == [held[run.outcome.rank == r].sum() for r in (0, 1)]
     assert ended(run)["RESIDUE"] == 0
+
+
+def test_due_steps_beyond_32_bits():
+    """Calendars keep the low 32 bits of a step; a run of more steps (one request at a time, a week of them) goes on."""
+
+    @compiled("boolean(int32[:, :, ::1], int32[:, ::1], int32[:, ::1], int64)")
+    def is_due(first, following, due_step, step):
+        kernel.schedule(first, following, due_step, 0, 0, 0, step)
+        return due_step[0, 0] == np.int32(step)
+
+    first, (following, due_step) = np.full((1, 1, 4), -1, np.int32), np.zeros((2, 1, 1), np.int32)
+    for step in (5, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40 + 3):
+        assert is_due(first, following, due_step, step)
+        assert first[0, 0, step % 4] == 0
 
 
 def test_requests_larger_than_a_rank_are_rejected_and_counted():

@@ -96,7 +96,7 @@ def by_model(names: Sequence[str] = MODELS, traces: Sequence[str] = ("agentic-co
         rate = setting.cost.request_in_context_tokens
         rows.append(
             [
-                setting.trace,
+                f"`{setting.trace}`",
                 f"`{setting.cost.name.removesuffix(' v1')}`",
                 f"{rate:,.0f}",
                 percent(a.excess.mean),

@@ -47,7 +47,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def navigation() -> list[str]:
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    config = ROOT / "mkdocs.yml"
+    if not config.is_file():
+        pytest.skip("the tests run without the site's configuration, beside an installed wheel")
+    text = config.read_text(encoding="utf-8").partition("\nnav:\n")[2]
     return re.findall(r"[\w/.-]+\.md", text)
 
 
@@ -79,7 +82,9 @@ def test_no_machine_paths_and_nothing_from_elsewhere(page: Path) -> None:
 
 def test_the_mirror_has_the_same_commands() -> None:
     english, chinese = (
-        re.findall(r"^\$ .*$", (DOCS / "tutorial" / name).read_text(encoding="utf-8"), re.MULTILINE)
+        re.findall(
+            r"^\$ (?:.*\\\n)*.*$", (DOCS / "tutorial" / name).read_text(encoding="utf-8"), re.MULTILINE
+        )
         for name in ("first-study.md", "first-study.zh.md")
     )
     assert english == chinese

@@ -99,7 +99,7 @@ def run_other(arguments: list[str]) -> None:
 def run_console(block: Block, page: str) -> None:
     """All commands of a block, each with what should follow it."""
     command, expected = "", []
-    for line in [*block.body.splitlines(), "$ "]:
+    for line in [*block.body.replace(" \\\n", " ").splitlines(), "$ "]:
         if not line.startswith("$ "):
             expected.append(line.rstrip())
             continue

@@ -54,7 +54,11 @@ PLACE = types.void(RANKS, REQUESTS, PRICES, FLOATS, MEMORY, INTS)
 """The one signature of every policy: ``place(ranks, requests, prices, params, memory, out)``."""
 
 jitable = register_jitable
-"""Marks a helper that compiled code may call; to Python it stays a plain function."""
+"""Marks a helper that compiled code may call; to Python it stays a plain function.
+
+A call that is not inlined counts a reference to every array of the named tuples it hands over, up and down, atomically:
+keep such calls out of loops, and let one call do much.
+"""
 
 
 def compiled(signature: Any) -> Callable[[Callable[..., Any]], Any]:

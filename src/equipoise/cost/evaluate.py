@@ -8,7 +8,7 @@ from __future__ import annotations
 from equipoise._jit import jitable
 from equipoise.types import Ints, Prices
 
-__all__ = ["even_price", "rank_work", "slowest_sum", "term_price", "term_work"]
+__all__ = ["rank_work", "step_price"]
 
 
 @jitable
@@ -36,56 +36,76 @@ def rank_work(
 
 
 @jitable
-def term_price(prices: Prices, term: int, batch: Ints, context_tokens: Ints, saturated_tokens: Ints) -> float:
-    """Price of one term over the ranks of an instance: its slowest rank's.
+def step_price(
+    prices: Prices,
+    batch: Ints,
+    context_tokens: Ints,
+    saturated_tokens: Ints,
+    total_batch: int,
+    total_context: int,
+    total_saturated: Ints,
+) -> tuple[float, float, float]:
+    """Price of a step of one instance, its ideal, and the work of the average rank.
 
     Parameters
     ----------
     batch, context_tokens : int64[ranks]
+        B and C.
     saturated_tokens : int64[ranks, saturations]
-    """
-    slowest = 0.0
-    if prices.batch.shape[1] == 1 and saturated_tokens.shape[1] == 0:
-        # The same sum as `rank_work` where no term has a table: without the look-ups it takes half the time.
-        at_none, per_request, per_token = prices.batch[term, 0], prices.batch_tail[term], prices.context[term]
-        for r in range(len(batch)):
-            own = at_none + per_request * batch[r] + per_token * context_tokens[r]
-            if own > slowest:
-                slowest = own
-        return slowest
-    for r in range(len(batch)):
-        own = rank_work(prices, term, batch[r], context_tokens[r], saturated_tokens, r)
-        if own > slowest:
-            slowest = own
-    return slowest
-
-
-@jitable
-def term_work(
-    prices: Prices, term: int, batch: Ints, total_batch: int, total_context: int, total_saturated: Ints
-) -> float:
-    """Price of one term added up over the ranks of an instance: what they compute, waiting left out.
-
-    Context prices are linear, so their totals suffice; only a batch table has to be read rank by rank.
-
-    Parameters
-    ----------
-    batch : int64[ranks]
+        K.
     total_batch, total_context : int
-        B and C of all ranks together.
+        Their sums over the ranks.
     total_saturated : int64[saturations]
+
+    Returns
+    -------
+    cost : float
+        The slowest rank of every barrier.
+    ideal : float
+        The same totals spread evenly: the batch price is read from its lower convex envelope, linearly between whole
+        batches.
+    work : float
+        Mean over ranks of what a rank computes, its part of the constant included; the rest of the cost is bubble.
+        Context prices are linear, so their totals suffice; only a batch table has to be read rank by rank.
     """
-    last = prices.batch.shape[1] - 1
-    if last == 0:
-        work = len(batch) * prices.batch[term, 0] + prices.batch_tail[term] * total_batch
-    else:
-        work = 0.0
-        for r in range(len(batch)):
-            work += prices.batch[term, min(batch[r], last)] + prices.batch_tail[term] * max(batch[r] - last, 0)
-    work += prices.context[term] * total_context
-    for s in range(len(total_saturated)):
-        work += prices.saturated[term, s] * total_saturated[s]
-    return work
+    ranks, saturations, last = len(batch), len(total_saturated), prices.batch.shape[1] - 1
+    mean_batch = total_batch / ranks
+    low = min(total_batch // ranks, last)
+    cost, ideal, work = prices.constant, prices.constant, prices.constant
+    for t in range(len(prices.context)):
+        at_none, per_request, per_token = prices.batch[t, 0], prices.batch_tail[t], prices.context[t]
+        slowest, together = 0.0, 0.0
+        if last == 0 and saturations == 0:
+            # The same sum as below: without look-ups it takes half the time.
+            for r in range(ranks):
+                own = at_none + per_request * batch[r] + per_token * context_tokens[r]
+                if own > slowest:
+                    slowest = own
+        else:
+            for r in range(ranks):
+                own = prices.batch[t, min(batch[r], last)] + per_request * max(batch[r] - last, 0)
+                together += own
+                own += per_token * context_tokens[r]
+                for s in range(saturations):
+                    own += prices.saturated[t, s] * saturated_tokens[r, s]
+                if own > slowest:
+                    slowest = own
+        cost += slowest
+        if last == 0:
+            together = ranks * at_none + per_request * total_batch
+        together += per_token * total_context
+        slope = (
+            prices.envelope[t, low + 1] - prices.envelope[t, low] if low < last else prices.envelope_tail[t]
+        )
+        even = prices.envelope[t, low] + slope * (mean_batch - low) + per_token * (total_context / ranks)
+        for s in range(saturations):
+            together += prices.saturated[t, s] * total_saturated[s]
+            even += prices.saturated[t, s] * (total_saturated[s] / ranks)
+        work += together / ranks
+        ideal += even
+    if prices.barrier_step:
+        cost = prices.constant + slowest_sum(prices, batch, context_tokens, saturated_tokens)
+    return cost, ideal, work
 
 
 @jitable
@@ -96,30 +116,5 @@ def slowest_sum(prices: Prices, batch: Ints, context_tokens: Ints, saturated_tok
         own = 0.0
         for t in range(len(prices.context)):
             own += rank_work(prices, t, batch[r], context_tokens[r], saturated_tokens, r)
-        if own > slowest:
-            slowest = own
+        slowest = max(slowest, own)
     return slowest
-
-
-@jitable
-def even_price(
-    prices: Prices, term: int, batch: int, context_tokens: int, saturated_tokens: Ints, ranks: int
-) -> float:
-    """Price of one term if these totals were spread evenly over so many ranks.
-
-    The batch price is read from its lower convex envelope, linearly between whole batches.
-    """
-    mean_batch = batch / ranks
-    last = prices.envelope.shape[1] - 1
-    low = min(batch // ranks, last)
-    slope = prices.envelope_tail[term]
-    if low < last:
-        slope = prices.envelope[term, low + 1] - prices.envelope[term, low]
-    price = (
-        prices.envelope[term, low]
-        + slope * (mean_batch - low)
-        + prices.context[term] * (context_tokens / ranks)
-    )
-    for s in range(len(saturated_tokens)):
-        price += prices.saturated[term, s] * (saturated_tokens[s] / ranks)
-    return price

@@ -36,7 +36,7 @@ from equipoise._jit import (
     jitable,
     named,
 )
-from equipoise.cost.evaluate import even_price, slowest_sum, term_price, term_work
+from equipoise.cost.evaluate import step_price
 from equipoise.replay.layout import (
     ENDED,
     MAX_ROUND,
@@ -84,15 +84,6 @@ def schedule(first, following, due_step, instance, calendar, request, step):  # 
 
 
 @jitable
-def show_rank(view, r, batch, context, free_tokens, free_slots):  # type: ignore[no-untyped-def]
-    """Show the policy the true state of a rank: zero delay, exact ledger."""
-    view.batch[r] = batch
-    view.context_tokens[r] = context
-    view.free_slots[r] = free_slots
-    view.free_tokens[r] = free_tokens if free_slots > 0 else -1
-
-
-@jitable
 def slice_of_ranks(view, first, last):  # type: ignore[no-untyped-def]
     """The view of one group: arrays that share memory with the whole."""
     return Ranks(
@@ -104,25 +95,6 @@ def slice_of_ranks(view, first, last):  # type: ignore[no-untyped-def]
         view.instance[first:last],
         view.report_age_steps[first:last],
     )
-
-
-@jitable
-def show_instance(view, i, batch, context, saturated, largest, max_batch):  # type: ignore[no-untyped-def]
-    """Show the policy the true state of all ranks of an instance."""
-    width = len(batch)
-    part = slice_of_ranks(view, i * width, (i + 1) * width)
-    # One loop an array, indices from 0: compilers turn such loops into vector code.
-    for r in range(width):
-        part.batch[r] = batch[r]
-    for r in range(width):
-        part.context_tokens[r] = context[r]
-    for r in range(width):
-        part.free_slots[r] = max_batch - batch[r]
-    for r in range(width):
-        part.free_tokens[r] = largest - context[r] if batch[r] < max_batch else -1
-    for s in range(saturated.shape[1]):
-        for r in range(width):
-            part.saturated_tokens[r, s] = saturated[r, s]
 
 
 @jitable
@@ -249,7 +221,7 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
     ranks, n = instances * width, len(context_tokens)
     largest = pool.kv_capacity_tokens - pool.growth_reserve_tokens
     lengths = prices.saturation_tokens
-    saturations, terms = len(lengths), len(prices.context)
+    saturations = len(lengths)
     totals, ended, series, rank_of = out.totals, out.ended, out.series, out.rank
     ended[ENDED.SERIES_STEPS] = 1
 
@@ -276,14 +248,17 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
     view = Ranks(
         np.zeros(ranks, np.int64),
         np.zeros(ranks, np.int64),
-        np.zeros(ranks, np.int64),
-        np.zeros(ranks, np.int64),
+        np.full(ranks, largest),
+        np.full(ranks, pool.max_batch),
         np.zeros((ranks, saturations), np.int64),
         np.arange(ranks) // width,
         np.zeros(ranks, np.int64),
     )
-    for r in range(ranks):
-        show_rank(view, r, 0, 0, largest, pool.max_batch)
+    shown_batch = view.batch.reshape((instances, width))
+    shown_context = view.context_tokens.reshape((instances, width))
+    shown_free = view.free_tokens.reshape((instances, width))
+    shown_slots = view.free_slots.reshape((instances, width))
+    shown_saturated = view.saturated_tokens.reshape((instances, width, saturations))
     held = np.zeros(MAX_ROUND, np.int64)
     held_rounds = np.zeros(MAX_ROUND, np.int64)
     asked = Requests(
@@ -368,7 +343,18 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                     following[0, q] = first[i, 0, slot]
                     first[i, 0, slot] = q
                 q = after
-            show_instance(view, i, batch[i], context[i], saturated[i], largest, pool.max_batch)
+            # One loop an array, indices from 0: compilers turn such loops into vector code.
+            for r in range(width):
+                shown_batch[i, r] = batch[i, r]
+            for r in range(width):
+                shown_context[i, r] = context[i, r]
+            for r in range(width):
+                shown_slots[i, r] = pool.max_batch - batch[i, r]
+            for r in range(width):
+                shown_free[i, r] = largest - context[i, r] if batch[i, r] < pool.max_batch else -1
+            for s in range(saturations):
+                for r in range(width):
+                    shown_saturated[i, r, s] = saturated[i, r, s]
 
         # Rule 2: requests that have arrived join the queue.
         while released < n:
@@ -441,9 +427,12 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                         unsaturated[p, r, s] += 1
                         if length + output_tokens[q] >= lengths[s]:
                             schedule(first, following, due_step, p, 1 + s, q, begin + lengths[s] - length)
-                    view.saturated_tokens[chosen[j], s] = saturated[p, r, s]
+                    shown_saturated[p, r, s] = saturated[p, r, s]
                 slots_left = pool.max_batch - batch[p, r]
-                show_rank(view, chosen[j], batch[p, r], context[p, r], largest - context[p, r], slots_left)
+                shown_batch[p, r] = batch[p, r]
+                shown_context[p, r] = context[p, r]
+                shown_slots[p, r] = slots_left
+                shown_free[p, r] = largest - context[p, r] if slots_left > 0 else -1
                 if settings.keep_requests:
                     joining_next[q] = joining_first[p]
                     joining_first[p] = q
@@ -473,14 +462,9 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                 for r in range(width):
                     growing[p, r, s] = unsaturated[p, r, s]
                     totals_k[s] += saturated[p, r, s]
-            cost, ideal, own_work = prices.constant, prices.constant, prices.constant
-            for t in range(terms):
-                own_work += term_work(prices, t, batch[p], total_b, total_c, totals_k) / width
-                ideal += even_price(prices, t, total_b, total_c, totals_k, width)
-                if not prices.barrier_step:
-                    cost += term_price(prices, t, batch[p], context[p], saturated[p])
-            if prices.barrier_step:
-                cost += slowest_sum(prices, batch[p], context[p], saturated[p])
+            cost, ideal, own_work = step_price(
+                prices, batch[p], context[p], saturated[p], total_b, total_c, totals_k
+            )
             end = now + cost * settings.seconds_per_unit
             end_s[p] = end
 

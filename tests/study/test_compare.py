@@ -160,6 +160,8 @@ def test_costs_and_policies_may_not_be_given_twice() -> None:
         replace(SMALL, costs=[load("v1"), load("v1")])
     with pytest.raises(InputError, match="given twice"):
         replace(SMALL, policies=[parse("random"), parse("random")])
+    with pytest.raises(InputError, match="trace 'chat-short' is given twice"):
+        replace(SMALL, traces=["chat-short", "chat-short"])
     with pytest.raises(InputError, match="baseline 'round_robin' is not among"):
         replace(SMALL, baseline="round_robin")
 
@@ -184,6 +186,16 @@ def test_a_failure_leaves_no_half_written_folder(small: Comparison, tmp_path: Pa
     with pytest.raises(RuntimeError), staged(tmp_path / "out") as stage:
         fail(stage)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_plots_of_an_earlier_study_go_and_strangers_stay(small: Comparison, tmp_path: Path) -> None:
+    for name in ("groups.png", "notes.txt"):
+        (tmp_path / name).write_text("old")
+    with staged(tmp_path) as stage:
+        write_data(small, stage)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert "groups.png" not in names
+    assert {"notes.txt", "summary.json"} <= names
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:

@@ -24,12 +24,18 @@ def _lazy(name: str, target: str, help_text: str) -> None:
     app.command(target, name=name, help=help_text)
 
 
-_lazy("compare", "equipoise.cli.compare:app", "Compare placement policies: which one, for this model and this traffic?")
+_lazy(
+    "compare",
+    "equipoise.cli.compare:app",
+    "Compare placement policies: which one, for this model and this traffic?",
+)
 _lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
 _lazy("policies", "equipoise.cli.policies:app", "List the placement policies and their parameters.")
 _lazy("cost", "equipoise.cli.cost:app", "Derive, show and list step costs.")
 _lazy("trace", "equipoise.cli.trace:app", "Look at, convert and generate traces.")
-_lazy("doctor", "equipoise.cli.doctor:app", "Check this installation: versions, compiled kernel, cache, extras.")
+_lazy(
+    "doctor", "equipoise.cli.doctor:app", "Check this installation: versions, compiled kernel, cache, extras."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = App(name="compare", help="Compare placement policies: which one, for this model and this traffic?")
+app = App(name="compare")
 
 Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 
@@ -125,6 +125,13 @@ def compare(
         warmup_turnovers=warmup_turnovers,
         baseline=baseline,
     )
+    if mode == "timed" and concurrency is not None:
+        for c in plan.costs:
+            if c.constant == 0 and not any(t.batch_floor or t.batch_table for t in c.terms):
+                print(
+                    f"note: cost {c.name} has no fixed part, so no arrival rate belongs to {concurrency} requests",
+                    file=sys.stderr,
+                )
     with progress("compare", "runs", quiet=quiet or as_json) as tick:
         comparison = study.compare(plan, jobs=default_jobs(jobs), progress=tick)
     if output_dir is not None:

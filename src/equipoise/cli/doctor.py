@@ -33,7 +33,9 @@ def doctor(*, as_json: Json = False) -> int:
         checks.append((name, found != "missing", found))
     for name, extra in EXTRAS.items():
         found = _version(name)
-        checks.append((name, True, found if found != "missing" else f"not installed: pip install 'equipoise[{extra}]'"))
+        checks.append(
+            (name, True, found if found != "missing" else f"not installed: pip install 'equipoise[{extra}]'")
+        )
     checks += [_attempt("compiled kernel", _kernel), _attempt("compile cache", _cache)]
     good = all(ok for _, ok, _ in checks)
     if as_json:
@@ -68,7 +70,8 @@ def _kernel() -> str:
     began = time.perf_counter()
     trace = synth("chat-short", requests=400, seed=1)
     runs = [
-        replay(trace, Pool(ranks=4), "dualpath", load("v2"), concurrency=16, engine=e) for e in ("kernel", "reference")
+        replay(trace, Pool(ranks=4), "dualpath", load("v2"), concurrency=16, engine=e)
+        for e in ("kernel", "reference")
     ]
     if runs[0].outcome.totals.tobytes() != runs[1].outcome.totals.tobytes():
         raise RuntimeError("the compiled kernel and its slow twin disagree on this machine")
@@ -79,4 +82,8 @@ def _cache() -> str:
     from equipoise.replay.kernel import run
 
     path = getattr(run._cache, "cache_path", None)
-    return f"in {path}" if path else "no writable folder: the kernel is compiled at every start (set NUMBA_CACHE_DIR)"
+    return (
+        f"in {path}"
+        if path
+        else "no writable folder: the kernel is compiled at every start (set NUMBA_CACHE_DIR)"
+    )

@@ -30,7 +30,9 @@ def policies(name: str | None = None, /, *, as_json: Json = False) -> None:
 
     found = [spec(n) for n in (names() if name is None else [name])]
     if as_json:
-        print(json.dumps({"schema": "equipoise.policies/1", "policies": [_plain(s) for s in found]}, indent=2))
+        print(
+            json.dumps({"schema": "equipoise.policies/1", "policies": [_plain(s) for s in found]}, indent=2)
+        )
         return
     console = Console()
     if name is None:
@@ -45,8 +47,12 @@ def policies(name: str | None = None, /, *, as_json: Json = False) -> None:
     console.print(f"[bold]{s.name}[/]: {s.summary}", highlight=False)
     console.print(f"Source: {s.source}.", highlight=False)
     for p in s.parameters:
-        bounds = "|".join(p.choices) if p.choices else "true|false" if isinstance(p.default, bool) else _bounds(p)
-        console.print(f"  {p.name} = {_default(p.default)}  [dim]({bounds})[/]  {p.description}", highlight=False)
+        bounds = (
+            "|".join(p.choices) if p.choices else "true|false" if isinstance(p.default, bool) else _bounds(p)
+        )
+        console.print(
+            f"  {p.name} = {_default(p.default)}  [dim]({bounds})[/]  {p.description}", highlight=False
+        )
 
 
 def _bounds(parameter: Any) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = App(name="tune", help="Find the best parameters of a policy, and how flat the optimum is.")
+app = App(name="tune")
 
 
 @app.default
@@ -105,10 +105,20 @@ def tune(
     name = policy.split(",")[0]
     with progress("tune", "candidates", quiet=quiet or as_json) as tick:
         tunings = search(
-            plan, name, space=space, fixed=fixed, refinements=refinements, jobs=default_jobs(jobs), progress=tick
+            plan,
+            name,
+            space=space,
+            fixed=fixed,
+            refinements=refinements,
+            jobs=default_jobs(jobs),
+            progress=tick,
         )
     if as_json:
-        print(json.dumps({"schema": "equipoise.tune/1", "tunings": [_plain(t, space) for t in tunings]}, indent=2))
+        print(
+            json.dumps(
+                {"schema": "equipoise.tune/1", "tunings": [_plain(t, space) for t in tunings]}, indent=2
+            )
+        )
     else:
         for tuning in tunings:
             _show(tuning, space)
@@ -132,7 +142,9 @@ def _range(text: str) -> tuple[str, tuple[float, ...]]:
     except ValueError:
         grid = ()
     if not equals or len(grid) < 2:
-        raise InputError(f"{text!r} is not a range", where="--range", fix="such as z=1.0:1.5 or z=1.0:1.2:1.5")
+        raise InputError(
+            f"{text!r} is not a range", where="--range", fix="such as z=1.0:1.5 or z=1.0:1.2:1.5"
+        )
     if len(grid) == 2:
         low, high = grid
         grid = tuple(low + (high - low) * i / 6 for i in range(7))
@@ -143,7 +155,12 @@ def _plain(tuning: Tuning, space: list[Range]) -> Mapping[str, Any]:
     from equipoise.study.compare import as_plain
 
     def interval(i: Any) -> Mapping[str, Any]:
-        return {"mean": as_plain(i.mean), "low": as_plain(i.low), "high": as_plain(i.high), "method": i.method}
+        return {
+            "mean": as_plain(i.mean),
+            "low": as_plain(i.low),
+            "high": as_plain(i.high),
+            "method": i.method,
+        }
 
     return {
         "trace": tuning.setting.trace,
@@ -151,11 +168,18 @@ def _plain(tuning: Tuning, space: list[Range]) -> Mapping[str, Any]:
         "policy": tuning.best.policy.name,
         "best": dict(tuning.best.policy.params),
         "default": dict(tuning.default.policy.params),
-        "excess_fresh_seeds": {"best": interval(tuning.best.excess), "default": interval(tuning.default.excess)},
+        "excess_fresh_seeds": {
+            "best": interval(tuning.best.excess),
+            "default": interval(tuning.default.excess),
+        },
         "gain": interval(tuning.gain),
         "flat": {r.name: list(tuning.flat_range(r.name)) for r in space},
         "trials": [
-            {"params": dict(t.cell.policy.params), "excess": interval(t.cell.excess), "as_good": t.as_good_as_best}
+            {
+                "params": dict(t.cell.policy.params),
+                "excess": interval(t.cell.excess),
+                "as_good": t.as_good_as_best,
+            }
             for t in tuning.trials
         ],
     }
@@ -176,7 +200,11 @@ def _show(tuning: Tuning, space: list[Range]) -> None:
     table.add_column("")
     for trial in tuning.trials[:12]:
         params, behind = trial.cell.policy.params, trial.behind
-        gap = "" if behind is None else f"{100 * behind.mean:.2f} ({100 * behind.low:.2f} to {100 * behind.high:.2f})"
+        gap = (
+            ""
+            if behind is None
+            else f"{100 * behind.mean:.2f} ({100 * behind.low:.2f} to {100 * behind.high:.2f})"
+        )
         table.add_row(
             *(_value(params[r.name]) for r in space),
             f"{100 * trial.cell.excess.mean:.2f}",

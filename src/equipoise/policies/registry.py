@@ -295,7 +295,7 @@ def _wrap(path: Path, name: str, function: Any) -> PolicySpec:
             place = placement(plain) if is_place else one_by_one(plain)
         except Exception as error:  # numba's own errors and, for code far from its dialect, plain Python ones
             reason = " ".join(str(error).split())[:200]
-            note = f"{name} does not compile and runs as plain Python, a hundred times slower: {reason}"
+            note = f"{name} does not compile and runs as plain Python, a thousand times slower: {reason}"
             _log.warning("%s: %s", path, note)
             place = plain if is_place else one_by_one(plain, compile_it=False)
     return PolicySpec(name=path.stem, place=place, summary=note or "from a file", source=str(path.name))

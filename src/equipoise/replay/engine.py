@@ -185,14 +185,15 @@ def replay(
         np.stack([m.floats for m in memories]),
         outcome,
     )
-    began = time.perf_counter()
     if slow:
         from equipoise.replay.reference import run_reference
 
+        began = time.perf_counter()
         run_reference(*arguments)
     else:
         from equipoise.replay.kernel import run
 
+        began = time.perf_counter()  # compiling is not replaying
         try:
             run(*arguments)
         except TypeError as error:  # the arrays do not have the types the kernel was compiled for

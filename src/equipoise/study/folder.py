@@ -24,6 +24,13 @@ from equipoise.study.summary import summarize, to_json
 
 __all__ = ["environment", "resolved_config", "staged", "write_data"]
 
+OURS = (
+    *("summary.json", "steps.parquet", "requests.parquet", "config.resolved.toml", "environment.json"),
+    *("report.html", "timeline.json", "excess*.png", "*_curve*.png", "balance_over_time*.png"),
+    *("ranks*.png", "groups*.png"),
+)
+"""Names a study writes; those of an earlier one that the new one does not replace are removed."""
+
 LIBRARIES = ("equipoise", "numpy", "numba", "scipy", "polars", "plotly", "matplotlib")
 
 
@@ -48,6 +55,10 @@ def staged(folder: Path) -> Iterator[Path]:
     try:
         yield stage
         folder.mkdir(exist_ok=True)
+        for pattern in OURS:
+            for old in folder.glob(pattern):
+                if not (stage / old.name).exists():
+                    old.unlink()  # an earlier study's plot beside this one's numbers would lie
         for made in sorted(stage.iterdir()):
             os.replace(made, folder / made.name)
     finally:

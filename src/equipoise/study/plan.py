@@ -121,6 +121,9 @@ class ComparePlan:
         for label in labels:
             if labels.count(label) > 1:
                 raise InputError(f"policy {label!r} is given twice", fix="name each policy once")
+        for trace in self.traces:
+            if list(self.traces).count(trace) > 1:
+                raise InputError(f"trace {trace!r} is given twice", fix="name each trace once")
         names = [c.name for c in self.costs]
         for name in names:
             if names.count(name) > 1:

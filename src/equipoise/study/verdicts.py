@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from equipoise.study.compare import Cell, Comparison, Difference
 from equipoise.study.plan import Setting
@@ -27,7 +28,7 @@ def setting_words(setting: Setting) -> str:
     """A setting in a few words."""
     pool = setting.pool
     size = f"DP{pool.ranks}" if pool.instances == 1 else f"{pool.instances} x DP{pool.ranks}"
-    parts = [setting.trace, setting.cost.name, size]
+    parts = [Path(setting.trace).name, setting.cost.name, size]
     if setting.mode == "saturated":
         parts.append(f"{setting.concurrency} requests")
     else:

@@ -90,19 +90,16 @@ def rows() -> list[tuple[str, str, str]]:
     return found
 
 
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((x.split(":")[1].strip() for x in lines if "model name" in x), platform.machine())
+
+
 def page(table: str) -> str:
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
     return f"""# Speed
 
-Measured on {datetime.date.today()} by `make bench` on {cpu}, {os.cpu_count()} cores shared with other work, Python
-{platform.python_version()}, one core a run. Median of the runs, least and greatest in brackets; every run in a process
+Measured on {datetime.date.today()} by `make bench` on {processor()}, {os.cpu_count()} cores shared with other work,
+Python {platform.python_version()}, one core a run. Median of the runs, least and greatest in brackets; every run in a process
 that had already run the same replay once.
 
 {table}
@@ -111,12 +108,29 @@ in flight). The workload is lognormal with agentic-sized contexts (`bench/worklo
 """
 
 
+def into_readme(path: Path, text: str) -> None:
+    before, rest = path.read_text("utf-8").split("<!-- speed -->", 1)
+    after = rest.split("<!-- end of speed -->", 1)[1]
+    path.write_text(f"{before}<!-- speed -->\n{text}<!-- end of speed -->{after}", "utf-8")
+
+
 def main() -> None:
     lines = ["| what | bar | measured |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows())]
     table = "\n".join(lines) + "\n"
     print(table)
     if "--write" in sys.argv:
         PAGE.write_text(page(table), "utf-8")
+        today, cpu = datetime.date.today(), processor()
+        into_readme(
+            HERE.parent / "README.md",
+            f"{table}\nMedian (least to greatest) on one of {os.cpu_count()} shared {cpu} cores, {today}, "
+            "`make bench`; [how it is measured](docs/explain/benchmarks.md).\n",
+        )
+        into_readme(
+            HERE.parent / "README.zh.md",
+            f"{table}\n中位数（最小到最大），{today}，`make bench`，{os.cpu_count()} 个共享 {cpu} 核中的一个；"
+            "[测量方法](docs/explain/benchmarks.md)。\n",
+        )
 
 
 if __name__ == "__main__":

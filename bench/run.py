@@ -98,8 +98,8 @@ def processor() -> str:
 def page(table: str) -> str:
     return f"""# Speed
 
-Measured on {datetime.date.today()} by `make bench` on {processor()}, {os.cpu_count()} cores shared with other work,
-Python {platform.python_version()}, one core a run. Median of the runs, least and greatest in brackets; every run in a process
+Measured on {datetime.date.today()} by `make bench` on {processor()},
+{os.cpu_count()} cores shared with other work, Python {platform.python_version()}, one core a run. Median of the runs, least and greatest in brackets; every run in a process
 that had already run the same replay once.
 
 {table}

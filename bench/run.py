@@ -96,11 +96,12 @@ def processor() -> str:
 
 
 def page(table: str) -> str:
+    when, cpu, cores, python = datetime.date.today(), processor(), os.cpu_count(), platform.python_version()
     return f"""# Speed
 
-Measured on {datetime.date.today()} by `make bench` on {processor()},
-{os.cpu_count()} cores shared with other work, Python {platform.python_version()}, one core a run. Median of the runs, least and greatest in brackets; every run in a process
-that had already run the same replay once.
+Measured on {when} by `make bench` on {cpu}, {cores} cores shared with other work,
+Python {python}, one core a run. Median of the runs, least and greatest in brackets; every run in a process that had
+already run the same replay once.
 
 {table}
 A request costs one scan of the ranks and its share of the steps it takes part in (a fifth of a step at 2,048 requests

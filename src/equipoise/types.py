@@ -45,7 +45,7 @@ class Requests(NamedTuple):
     """int64[requests], declared output limit (``max_tokens``), -1 where none was declared."""
     session: Ints
     """int64[requests], conversation id, -1 where there is none."""
-    waited_steps: Ints
+    waited_rounds: Ints
     """int64[requests], placement rounds this request has already sat through."""
 
 

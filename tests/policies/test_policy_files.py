@@ -74,7 +74,7 @@ def test_pick_place_and_spec_are_found(write):
         assert policy.compiled
         assert first_choice(f"{path}:{name}") == (1 if name == "mine" else 2)
     assert first_choice(f"{path}:mine", rank=0) == 0
-    assert get(f"{write(PICK)}").name == "my_policy"
+    assert get(f"{write(PICK)}").name == "my_policy:pick"
     run = replay(TRACE, Pool(ranks=3), f"{write(PICK)}:pick", COST, mode="timed")
     assert (run.outcome.rank == 2).all()
 

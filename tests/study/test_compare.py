@@ -222,3 +222,18 @@ def test_tune_finds_a_planted_optimum_and_checks_it_on_fresh_seeds() -> None:
 def test_tune_needs_a_range_it_knows() -> None:
     with pytest.raises(PolicyError, match="no default range"):
         tune(SMALL, "random")
+
+
+def test_seeds_that_give_one_run_are_one_observation(tmp_path: Path) -> None:
+    """A file with a single session cannot be mixed anew: five seeds are one run, not a certainty."""
+    path = tmp_path / "one.csv"
+    rows = "\n".join(f"{0.01 * i:.2f},{500 + i % 97},{20 + i % 31},7" for i in range(800))
+    path.write_text(f"arrival_s,context_tokens,output_tokens,session\n{rows}\n")
+    plan = replace(
+        SMALL, traces=[str(path)], mode="timed", concurrency=None, requests=None, costs=[load("h200")]
+    )
+    comparison = compare(replace(plan, policies=SMALL.policies[:2]))
+    for cell in comparison.cells:
+        assert not cell.replicated
+        assert cell.excess.method != "seeds"
+    assert summarize(comparison)["cells"][0]["concurrency"] is None

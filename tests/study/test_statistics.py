@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from equipoise.study.statistics import BLOCKS, block_ratio, over_seeds, paired, unpaired
+from equipoise.study.statistics import BLOCKS, block_ratio, over_seeds, paired, simultaneous, unpaired
 
 
 def test_interval_over_seeds_is_student_t() -> None:
@@ -102,3 +102,27 @@ def test_unpaired_adds_errors_and_is_wider_than_either() -> None:
     assert d.mean == pytest.approx(a.mean - b.mean)
     assert d.standard_error == pytest.approx(math.hypot(a.standard_error, b.standard_error))
     assert min(a.freedom, b.freedom) <= d.freedom <= a.freedom + b.freedom + 1e-9
+
+
+def test_equal_policies_are_not_told_apart_from_the_one_that_came_out_best() -> None:
+    """Eleven equal policies, five seeds: the plain interval against the selected best cries wolf, ours does not."""
+    rng = np.random.default_rng(5)
+    plain = honest = 0
+    studies = 400
+    for _ in range(studies):
+        excess = rng.normal(0.05, 0.01, (11, 5))
+        best = int(excess.mean(axis=1).argmin())
+        gaps = [paired(list(excess[k]), list(excess[best])) for k in range(11) if k != best]
+        plain += any(not g.covers_zero for g in gaps)
+        honest += any(not simultaneous(g, 11).covers_zero for g in gaps)
+    assert plain / studies > 0.3
+    assert honest / studies < 0.05
+
+
+def test_simultaneous_widens_and_keeps_the_mean() -> None:
+    interval = paired([1.0, 2.0, 4.0, 4.5], [0.0, 0.5, 1.0, 2.0])
+    assert simultaneous(interval, 2) == interval
+    wide = simultaneous(interval, 11)
+    assert wide.mean == interval.mean
+    low, high = stats.t.interval(1 - 0.05 / 55, 3, interval.mean, interval.standard_error)
+    assert (wide.low, wide.high) == pytest.approx((low, high))

@@ -209,14 +209,23 @@ def _show(tuning: Tuning, space: list[Range]) -> None:
             *(_value(params[r.name]) for r in space),
             f"{100 * trial.cell.excess.mean:.2f}",
             gap,
-            "best" if behind is None else "as good" if trial.as_good_as_best else "",
+            "best"
+            if behind is None
+            else "as good"
+            if trial.as_good_as_best
+            else "not told apart"
+            if behind.covers_zero
+            else "",
         )
     console.print(table)
     if len(tuning.trials) > 12:
         console.print(f"... and {len(tuning.trials) - 12} more candidates; --json lists all", highlight=False)
     for r in space:
         low, high = tuning.flat_range(r.name)
-        console.print(f"As good as the best: {r.name} from {_value(low)} to {_value(high)}.", highlight=False)
+        words = f"is shown as good as the best (within 0.1 points) from {_value(low)} to {_value(high)}"
+        console.print(
+            f"{r.name} {words if low != high else f'= {_value(low)} only is the best'}.", highlight=False
+        )
     gain = tuning.gain
     bounds = f"({100 * gain.low:+.2f} to {100 * gain.high:+.2f})"
     words = (

@@ -52,4 +52,6 @@ def lower_convex_envelope(table: Floats, tail: float) -> tuple[Floats, float]:
 
 def _is_above(table: Floats, left: int, middle: int, right: int) -> bool:
     """Whether the middle point lies on or above the chord from left to right."""
-    return bool((table[middle] - table[left]) * (right - left) >= (table[right] - table[left]) * (middle - left))
+    return bool(
+        (table[middle] - table[left]) * (right - left) >= (table[right] - table[left]) * (middle - left)
+    )

@@ -166,7 +166,9 @@ class StepCost:
             saturation_tokens=np.array(saturations, dtype=np.int64),
         )
 
-    def work(self, batch: ArrayLike, context_tokens: ArrayLike, saturated_tokens: ArrayLike | None = None) -> Floats:
+    def work(
+        self, batch: ArrayLike, context_tokens: ArrayLike, saturated_tokens: ArrayLike | None = None
+    ) -> Floats:
         """Price of each rank's own share, per term, before any waiting.
 
         Parameters
@@ -219,7 +221,9 @@ class StepCost:
         total = np.full(mean_batch.shape, float(self.constant))
         for t in range(len(self.terms)):
             table = prices.envelope[t]
-            slope = np.where(low < last, table[np.minimum(low + 1, last)] - table[low], prices.envelope_tail[t])
+            slope = np.where(
+                low < last, table[np.minimum(low + 1, last)] - table[low], prices.envelope_tail[t]
+            )
             total = total + (table[low] + slope * (mean_batch - low) + prices.context[t] * mean_context)
             for s in range(K.shape[-1]):
                 total = total + prices.saturated[t, s] * mean_saturated[..., s]
@@ -250,7 +254,9 @@ class StepCost:
             parts += [f"{_number(w)} * max({body})" for w, body in bodies]
         return " + ".join(parts)
 
-    def _loads(self, batch: ArrayLike, context: ArrayLike, saturated: ArrayLike | None) -> tuple[Ints, Ints, Ints]:
+    def _loads(
+        self, batch: ArrayLike, context: ArrayLike, saturated: ArrayLike | None
+    ) -> tuple[Ints, Ints, Ints]:
         B = np.asarray(batch, dtype=np.int64)
         C = np.asarray(context, dtype=np.int64)
         if B.shape != C.shape or B.ndim == 0 or B.shape[-1] == 0:
@@ -323,7 +329,9 @@ def _validate(cost: StepCost) -> None:
             raise bad(f"{label} = {value}", "prices must be finite and 0 or more")
     for t in cost.terms:
         if any(b < a for a, b in zip(t.batch_table, t.batch_table[1:], strict=False)):
-            raise bad(f"{t.name}.batch_table falls", "a larger batch may not cost less; sort or smooth the table")
+            raise bad(
+                f"{t.name}.batch_table falls", "a larger batch may not cost less; sort or smooth the table"
+            )
         if len(t.batch_table) > MAX_TABLE or t.batch_floor > MAX_TABLE:
             raise bad(f"{t.name} has a batch table beyond {MAX_TABLE} requests", "shorten it")
         for s in t.saturations:

@@ -298,4 +298,6 @@ def _wrap(path: Path, name: str, function: Any) -> PolicySpec:
             note = f"{name} does not compile and runs as plain Python, a thousand times slower: {reason}"
             _log.warning("%s: %s", path, note)
             place = plain if is_place else one_by_one(plain, compile_it=False)
-    return PolicySpec(name=path.stem, place=place, summary=note or "from a file", source=str(path.name))
+    return PolicySpec(
+        name=f"{path.stem}:{name}", place=place, summary=note or "from a file", source=str(path.name)
+    )

@@ -98,18 +98,23 @@ def slice_of_ranks(view, first, last):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def choose_group(view, pool, by_tokens, extra_batch, extra_tokens):  # type: ignore[no-untyped-def]
-    """Group with the fewest requests (or tokens) a rank, choices of this round included; ties: the first."""
-    best, least = 0, np.inf
+def choose_group(view, pool, tokens, by_tokens, extra_batch, extra_tokens):  # type: ignore[no-untyped-def]
+    """Group with the fewest requests (or tokens) a rank, choices of this round included; ties: the first.
+
+    Groups where the request fits on no rank come last.
+    """
+    best, least, best_fits = 0, np.inf, False
     for g in range(len(pool.group_starts) - 1):
         first = pool.group_starts[g] * pool.ranks_per_instance
         last = pool.group_starts[g + 1] * pool.ranks_per_instance
         load = extra_tokens[g] if by_tokens else extra_batch[g]
+        fits = False
         for r in range(first, last):
             load += view.context_tokens[r] if by_tokens else view.batch[r]
+            fits |= view.free_tokens[r] >= tokens
         mean = load / (last - first)
-        if mean < least:
-            best, least = g, mean
+        if (fits and not best_fits) or (fits == best_fits and mean < least):
+            best, least, best_fits = g, mean, fits
     return best
 
 
@@ -121,7 +126,7 @@ def place_in_groups(view, asked, prices, pool, by_tokens, place, params, ints, f
     extra_tokens = np.zeros(groups, np.int64)
     group_of = np.empty(len(chosen), np.int64)
     for j in range(len(chosen)):
-        g = choose_group(view, pool, by_tokens, extra_batch, extra_tokens)
+        g = choose_group(view, pool, asked.context_tokens[j], by_tokens, extra_batch, extra_tokens)
         group_of[j] = g
         extra_batch[g] += 1
         extra_tokens[g] += asked.context_tokens[j]
@@ -135,7 +140,7 @@ def place_in_groups(view, asked, prices, pool, by_tokens, place, params, ints, f
             asked.context_tokens[members],
             asked.budget_tokens[members],
             asked.session[members],
-            asked.waited_steps[members],
+            asked.waited_rounds[members],
         )
         part = np.full(len(members), -1, np.int64)
         place(slice_of_ranks(view, first, last), requests, prices, params, Memory(ints[g], floats[g]), part)
@@ -380,13 +385,13 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
             for j in range(size):
                 asked.context_tokens[j] = context_tokens[held[j]]
                 asked.session[j] = session[min(held[j], len(session) - 1)]
-                asked.waited_steps[j] = held_rounds[j]
+                asked.waited_rounds[j] = held_rounds[j]
                 chosen[j] = -1
             requests = Requests(
                 asked.context_tokens[:size],
                 asked.budget_tokens[:size],
                 asked.session[:size],
-                asked.waited_steps[:size],
+                asked.waited_rounds[:size],
             )
             ended[ENDED.ROUNDS] += 1
             if len(pool.group_starts) == 2:

@@ -243,7 +243,7 @@ def _requests(asked: list[_Request], work: Work) -> Requests:
         context_tokens=np.array([q.context for q in asked], dtype=np.int64),
         budget_tokens=np.full(len(asked), -1, dtype=np.int64),
         session=np.array([work.session[min(q.row, len(work.session) - 1)] for q in asked], dtype=np.int64),
-        waited_steps=np.array([q.rounds for q in asked], dtype=np.int64),
+        waited_rounds=np.array([q.rounds for q in asked], dtype=np.int64),
     )
 
 
@@ -258,15 +258,16 @@ def _place_in_groups(
     memory_floats: Floats,
     chosen: Ints,
 ) -> None:
-    """Group with the least load a rank first, this round's choices included; then the policy inside it."""
+    """Group with room and the least load a rank first, this round's choices included; then the policy inside it."""
     starts = pool.layout.group_starts * pool.layout.ranks_per_instance
     bounds = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
     loads = view.context_tokens if settings.group_by_tokens else view.batch
     totals = [int(loads[a:b].sum()) for a, b in bounds]
     members: list[list[int]] = [[] for _ in bounds]
     for j, q in enumerate(asked):
-        means = [total / (b - a) for total, (a, b) in zip(totals, bounds, strict=True)]
-        g = means.index(min(means))
+        full = [not (view.free_tokens[a:b] >= q.context).any() for a, b in bounds]
+        order = [(full[g], totals[g] / (b - a), g) for g, (a, b) in enumerate(bounds)]
+        g = min(order)[2]
         members[g].append(j)
         totals[g] += q.context if settings.group_by_tokens else 1
     for g, ((a, b), rows) in enumerate(zip(bounds, members, strict=True)):

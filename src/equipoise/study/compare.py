@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from equipoise.policies import Policy
 from equipoise.replay import Percentiles, ReplayResult, SnapshotPlan, replay
 from equipoise.replay.layout import SERIES
 from equipoise.study.plan import ComparePlan, Setting
-from equipoise.study.statistics import Interval, block_ratio, over_seeds, paired, unpaired
+from equipoise.study.statistics import Interval, block_ratio, over_seeds, paired, simultaneous, unpaired
 from equipoise.study.workloads import load_source, rate_for, workload
 from equipoise.traces.trace import Trace
 from equipoise.types import Floats
@@ -65,9 +65,14 @@ class Cell:
     runs: tuple[Run, ...]
 
     @property
+    def replicated(self) -> bool:
+        """Whether the seeds really gave different runs; a trace of one session cannot be mixed anew."""
+        return len({r.excess for r in self.runs}) > 1
+
+    @property
     def excess(self) -> Interval:
-        """Excess over ideal: over seeds if there are several, over blocks of the one run otherwise."""
-        if len(self.runs) > 1:
+        """Excess over ideal: over seeds if there are several different runs, over blocks of the first otherwise."""
+        if self.replicated:
             return over_seeds([r.excess for r in self.runs])
         return self.runs[0].block_excess
 
@@ -123,11 +128,16 @@ class Comparison:
         return next(c for c in self.of(setting) if c.policy.label == label)
 
     def difference(self, cell: Cell, against: Cell) -> Difference:
-        """Paired over seeds; over blocks if there is one seed."""
-        if len(cell.runs) > 1:
+        """Paired over seeds; over blocks where the seeds gave one run.
+
+        Against the best of the setting, which was picked by these very runs, the interval holds for all pairs at once.
+        """
+        if cell.replicated or against.replicated:
             excess = paired([r.excess for r in cell.runs], [r.excess for r in against.runs])
         else:
             excess = unpaired(cell.runs[0].block_excess, against.runs[0].block_excess)
+        if against is self.best(cell.setting):
+            excess = simultaneous(excess, len(self.of(cell.setting)))
         return Difference(cell.setting, cell.policy, against.policy, excess)
 
 
@@ -176,6 +186,7 @@ def compare(plan: ComparePlan, *, jobs: int = 2, progress: Progress | None = Non
                         concurrency=plan.target_concurrency(),
                         requests=plan.requests,
                         timed=plan.mode == "timed",
+                        as_recorded=plan.seeds == 1,
                     )
                     futures = []
                     for s, setting in enumerate(settings):
@@ -183,7 +194,7 @@ def compare(plan: ComparePlan, *, jobs: int = 2, progress: Progress | None = Non
                             continue
                         scale = plan.rate_scale
                         if plan.mode == "timed" and plan.concurrency is not None:
-                            scale *= rate_for(trace, setting.cost, setting.pool, setting.concurrency)
+                            scale *= rate_for(trace, setting.cost, setting.pool, plan.concurrency)
                         for p, policy in enumerate(plan.policies):
                             futures.append(
                                 executor.submit(one, (s, p, seed), setting, policy, trace, seed, scale)
@@ -213,6 +224,7 @@ def rerun(plan: ComparePlan, cell: Cell, snapshots: SnapshotPlan) -> ReplayResul
         concurrency=plan.target_concurrency(),
         requests=plan.requests,
         timed=plan.mode == "timed",
+        as_recorded=plan.seeds == 1,
     )
     return _replay(
         cell.setting,
@@ -289,11 +301,6 @@ def _run(
         block_excess=block_ratio(rows[:, SERIES.COST], rows[:, SERIES.IDEAL], rows[:, SERIES.STEPS]),
         result=result if keep else None,
     )
-
-
-def differences(comparison: Comparison, setting: Setting, against: Cell) -> Sequence[Difference]:
-    """Every other cell of the setting against one."""
-    return [comparison.difference(c, against) for c in comparison.of(setting) if c is not against]
 
 
 def as_plain(value: Any) -> Any:

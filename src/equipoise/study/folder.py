@@ -106,7 +106,7 @@ def resolved_config(plan: ComparePlan) -> dict[str, Any]:
     config = {
         "traces": list(plan.traces),
         "mode": plan.mode,
-        "concurrency": plan.target_concurrency(),
+        "concurrency": plan.concurrency if plan.mode == "timed" else plan.target_concurrency(),
         "requests": plan.requests,
         "seeds": plan.seeds,
         "first_seed": plan.first_seed,

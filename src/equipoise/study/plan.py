@@ -40,7 +40,8 @@ class Setting:
     mode: Mode
     pool: Pool
     group_policy: GroupPolicy
-    concurrency: int
+    concurrency: int | None
+    """Requests in the pool; None in ``timed`` mode where the arrivals are taken as they come."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -159,19 +160,13 @@ class ComparePlan:
     def settings(self) -> list[Setting]:
         """The grid without policies and seeds; one group has no group policy to vary."""
         found = []
+        concurrency = self.concurrency if self.mode == "timed" else self.target_concurrency()
         for trace in self.traces:
             for cost in self.costs:
                 for groups in self.groups:
                     for group_policy in self.group_policies if groups > 1 else self.group_policies[:1]:
                         found.append(
-                            Setting(
-                                trace,
-                                cost,
-                                self.mode,
-                                self._pool(groups),
-                                group_policy,
-                                self.target_concurrency(),
-                            )
+                            Setting(trace, cost, self.mode, self._pool(groups), group_policy, concurrency)
                         )
         return found
 

@@ -15,7 +15,16 @@ import numpy as np
 
 from equipoise.types import Floats
 
-__all__ = ["BLOCKS", "CONFIDENCE", "Interval", "block_ratio", "over_seeds", "paired", "unpaired"]
+__all__ = [
+    "BLOCKS",
+    "CONFIDENCE",
+    "Interval",
+    "block_ratio",
+    "over_seeds",
+    "paired",
+    "simultaneous",
+    "unpaired",
+]
 
 CONFIDENCE = 0.95
 BLOCKS = 20
@@ -52,12 +61,14 @@ class Interval:
         return not (self.low > 0 or self.high < 0)
 
 
-def _interval(mean: float, standard_error: float, freedom: float, method: Method) -> Interval:
+def _interval(
+    mean: float, standard_error: float, freedom: float, method: Method, confidence: float = CONFIDENCE
+) -> Interval:
     if freedom < 1 or not math.isfinite(standard_error):
         return Interval(mean, math.nan, math.nan, "none", math.nan, 0)
     from scipy.special import stdtrit
 
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * standard_error
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * standard_error
     return Interval(mean, mean - half, mean + half, method, standard_error, freedom)
 
 
@@ -114,3 +125,15 @@ def unpaired(a: Interval, b: Interval) -> Interval:
         return _interval(a.mean - b.mean, 0.0, a.freedom, "blocks")
     freedom = (va + vb) ** 2 / (va**2 / a.freedom + vb**2 / b.freedom)  # Welch-Satterthwaite
     return _interval(a.mean - b.mean, math.sqrt(va + vb), freedom, "blocks")
+
+
+def simultaneous(interval: Interval, candidates: int) -> Interval:
+    """The interval of a difference, widened so that it holds for every pair of so many candidates at once.
+
+    Which candidate is best is read off the same runs, and the one that came out best was also lucky: a plain interval
+    against it calls equal policies different far too often. Bonferroni over all pairs needs no assumption about how
+    the best was picked.
+    """
+    pairs = max(1, candidates * (candidates - 1) // 2)
+    confidence = 1 - (1 - CONFIDENCE) / pairs
+    return _interval(interval.mean, interval.standard_error, interval.freedom, interval.method, confidence)

@@ -40,8 +40,8 @@ def summarize(comparison: Comparison, *, timing: bool = False) -> dict[str, Any]
         "schema": SCHEMA,
         "version": version("equipoise"),
         "confidence": CONFIDENCE,
-        "counted": "steps after finished requests first reach warmup_turnovers x the peak of running ones, "
-        "until the last request is placed",
+        "counted": "steps from which on finished requests stay at or above warmup_turnovers x the peak of "
+        "running ones, until the last request is placed",
         "warmup_turnovers": comparison.plan.warmup_turnovers,
         "cells": [_cell(c, timing) for c in comparison.cells],
         "differences": _differences(comparison),

@@ -22,7 +22,7 @@ from equipoise.study.statistics import Interval, paired, unpaired
 __all__ = ["FLAT_POINTS", "Range", "Trial", "Tuning", "default_space", "tune"]
 
 FLAT_POINTS = 0.001
-"""Candidates within a tenth of a point of excess of the best count as as good, whatever the interval says."""
+"""A candidate is as good as the best if its excess is shown to be less than a tenth of a point behind."""
 
 FRESH = 100_000
 """Distance of the checking seeds from the searching ones."""
@@ -61,7 +61,10 @@ DEFAULT_SPACES: Mapping[str, tuple[Range, ...]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """One candidate: its cell over the searching seeds, and whether it is as good as the best."""
+    """One candidate: its cell over the searching seeds, and whether it is shown to be as good as the best.
+
+    Not shown to be worse is less: with few seeds it is true of almost anything.
+    """
 
     cell: Cell
     as_good_as_best: bool
@@ -240,7 +243,7 @@ def _trial(cell: Cell, best: Cell) -> Trial:
         behind = paired([r.excess for r in cell.runs], [r.excess for r in best.runs])
     else:
         behind = unpaired(cell.runs[0].block_excess, best.runs[0].block_excess)
-    return Trial(cell, behind.covers_zero or behind.mean < FLAT_POINTS, behind)
+    return Trial(cell, behind.high < FLAT_POINTS, behind)
 
 
 def _distribution(optuna: Any, definition: Any, r: Range) -> Any:

@@ -38,13 +38,21 @@ def load_source(spec: str) -> Trace | None:
 
 
 def workload(
-    spec: str, source: Trace | None, *, seed: int, concurrency: int, requests: int | None, timed: bool
+    spec: str,
+    source: Trace | None,
+    *,
+    seed: int,
+    concurrency: int,
+    requests: int | None,
+    timed: bool,
+    as_recorded: bool = False,
 ) -> Trace:
     """The trace of one seed.
 
-    A preset is drawn with that seed, starting in the middle of its steady state. A file is taken as it is for seed 0;
-    other seeds interleave its sessions (or its blocks of neighbouring requests) anew, and a file too short for the run
-    is cycled, each pass in another order. Sessions whose starts were not recorded are interleaved at the rate a pool
+    A preset is drawn with that seed, starting in the middle of its steady state. Every seed interleaves
+    the sessions of a file (or its blocks of neighbouring requests) anew, so that all seeds are alike; a study of one
+    seed takes the file ``as_recorded`` if that seed is 0. A file too short for the run is cycled, each pass in another
+    order. Sessions whose starts were not recorded are interleaved at the rate a pool
     of this concurrency lives on: a handful of open sessions would never fill it.
     """
     if source is None:
@@ -56,7 +64,7 @@ def workload(
     if not source.arrivals_known:
         rate_per_s = concurrency / float(service_s(source.output_tokens).mean())
         source = assign_session_starts(source, seed, rate_per_s=rate_per_s)
-    return cycle(source, wanted, seed)
+    return cycle(source, wanted, seed if as_recorded else seed + 1)
 
 
 @lru_cache(maxsize=16)

@@ -61,16 +61,18 @@ keep such calls out of loops, and let one call do much.
 """
 
 
-def compiled(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+def compiled(signature: Any, *, checked: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Compile with an explicit signature and a disk cache; without the cache where no folder is writable.
+
+    ``checked`` code raises on an index out of bounds instead of reading whatever is there: for code that is not ours.
 
     The plain function stays reachable as ``.py_func``: the slow twin calls that.
     """
 
     def wrap(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(nogil=True, error_model="numpy")(function)
+        dispatcher = njit(nogil=True, error_model="numpy", boundscheck=checked)(function)
         try:
-            dispatcher._cache = _DigestCache(function)
+            dispatcher._cache = _DigestCache(function, checked)
         except RuntimeError as error:  # numba: "cannot cache function ...: no locator available"
             _log.warning("%s is compiled at every start: %s", function.__name__, error)
         dispatcher.compile(signature)
@@ -90,10 +92,10 @@ class _DigestCache(FunctionCache):  # type: ignore[misc]
     that compile two policies at once may both write number 1, and one policy would then run as the other.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], checked: bool) -> None:
         super().__init__(function)
         digest = sha256(_package_digest().encode())
-        digest.update(get_host_cpu_name().encode())
+        digest.update(f"{get_host_cpu_name()} {checked}".encode())
         _add_function(digest, function, set())
         self._digest = digest.hexdigest()
         self._cache_file = IndexDataCacheFile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ app = App(
     help="Balance the decode ranks of large mixture-of-experts LLM deployments.",
     help_format="plaintext",  # markdown help would load a parser: 70 ms of the 300 a user should wait at most
     version_flags=["--version"],
+    suppress_keyboard_interrupt=False,  # `main` answers Ctrl-C
 )
 
 
@@ -51,8 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        print(f"equipoise: {_one_line(str(error))}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        print("equipoise: interrupted", file=sys.stderr)
+        print("equipoise: interrupted", file=sys.stderr, flush=True)
+        if argv is None:
+            os._exit(130)  # not waiting for replays under way in other threads
         return 130
     return code if isinstance(code, int) else 0
 

@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from equipoise.cli.numbers import Whole
 from equipoise.cli.options import Json, Quiet, costs_from, default_jobs, split, whole_numbers
 from equipoise.cli.progress import progress
+from equipoise.errors import InputError
 
 if TYPE_CHECKING:
     from equipoise.study import Comparison
@@ -129,7 +130,8 @@ def compare(
         for c in plan.costs:
             if c.constant == 0 and not any(t.batch_floor or t.batch_table for t in c.terms):
                 print(
-                    f"note: cost {c.name} has no fixed part, so no arrival rate belongs to {concurrency} requests",
+                    f"note: cost {c.name} has no fixed part, so no arrival rate belongs to {concurrency} "
+                    "requests: the pool runs at its capacity and its load wanders",
                     file=sys.stderr,
                 )
     with progress("compare", "runs", quiet=quiet or as_json) as tick:
@@ -149,10 +151,15 @@ def compare(
 def _write(comparison: Comparison, folder: Path, report: bool) -> None:
     from equipoise.study.folder import staged, write_data
 
+    if not folder.name:
+        raise InputError(
+            f"{str(folder)!r} names no folder", where="--output-dir", fix="such as results/first"
+        )
     with staged(folder) as stage:
         write_data(comparison, stage)
         if report:
             from equipoise.report import write_report
 
             write_report(comparison, stage)
-    print(f"wrote {folder}/: {', '.join(sorted(p.name for p in folder.iterdir()))}", file=sys.stderr)
+        written = sorted(p.name for p in stage.iterdir())
+    print(f"wrote {folder}/: {', '.join(written)}", file=sys.stderr)

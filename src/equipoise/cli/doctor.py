@@ -34,7 +34,13 @@ def doctor(*, as_json: Json = False) -> int:
     for name, extra in EXTRAS.items():
         found = _version(name)
         checks.append(
-            (name, True, found if found != "missing" else f"not installed: pip install 'equipoise[{extra}]'")
+            (
+                name,
+                True,
+                found
+                if found != "missing"
+                else f"not installed: pip install 'equipoise[{extra}]', in a checkout '.[{extra}]'",
+            )
         )
     checks += [_attempt("compiled kernel", _kernel), _attempt("compile cache", _cache)]
     good = all(ok for _, ok, _ in checks)

@@ -227,7 +227,8 @@ def _show(tuning: Tuning, space: list[Range]) -> None:
             f"{r.name} {words if low != high else f'= {_value(low)} only is the best'}.", highlight=False
         )
     gain = tuning.gain
-    bounds = f"({100 * gain.low:+.2f} to {100 * gain.high:+.2f})"
+    low, high = (gain.low, gain.high) if gain.mean >= 0 else (-gain.high, -gain.low)
+    bounds = f"({100 * low:.2f} to {100 * high:.2f})"
     words = (
         f"no difference to the defaults is shown {bounds}"
         if gain.covers_zero

@@ -3,10 +3,17 @@
 `load` takes a name or a file, `derive` counts a model's multiply-adds.
 """
 
-from equipoise.cost.builtin import load, names
-from equipoise.cost.derivation import derive
-from equipoise.cost.files import from_dict, from_toml, save, to_dict, to_toml
-from equipoise.cost.step_cost import Saturation, StepCost, Term
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equipoise._lazy import lazy
+
+if TYPE_CHECKING:
+    from equipoise.cost.builtin import load, names
+    from equipoise.cost.derivation import derive
+    from equipoise.cost.files import from_dict, from_toml, save, to_dict, to_toml
+    from equipoise.cost.step_cost import Saturation, StepCost, Term
 
 __all__ = [
     "Saturation",
@@ -21,3 +28,26 @@ __all__ = [
     "to_dict",
     "to_toml",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "builtin": (
+            "load",
+            "names",
+        ),
+        "derivation": ("derive",),
+        "files": (
+            "from_dict",
+            "from_toml",
+            "save",
+            "to_dict",
+            "to_toml",
+        ),
+        "step_cost": (
+            "Saturation",
+            "StepCost",
+            "Term",
+        ),
+    },
+)

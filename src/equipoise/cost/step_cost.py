@@ -337,7 +337,17 @@ def _validate(cost: StepCost) -> None:
         for s in t.saturations:
             if s.tokens < 1:
                 raise bad(f"{t.name}.saturations.tokens = {s.tokens}", "must be 1 or more")
-    if not any(v > 0 for _, v in numbers):
+    priced = any(
+        t.weight > 0
+        and (
+            t.per_request
+            or t.per_100k_context
+            or any(t.batch_table)
+            or any(s.per_100k for s in t.saturations)
+        )
+        for t in cost.terms
+    )
+    if not (cost.constant > 0 or priced):
         raise bad("every price is 0", "a step that costs nothing has no ideal to compare with")
 
 

@@ -93,17 +93,19 @@ def fewest_tokens(ranks: Ranks, tokens: int) -> int:
     return STAY
 
 
+checked_placement = compiled(PLACE, checked=True)
 placement = compiled(PLACE)
 """Decorator: compile a ``place`` function under the one signature of every policy."""
 
 
-def one_by_one(pick: Callable[..., int], *, compile_it: bool = True) -> Any:
+def one_by_one(pick: Callable[..., int], *, compile_it: bool = True, checked: bool = False) -> Any:
     """Turn ``pick(ranks, requests, i, prices, params, memory) -> rank or -1`` into a ``place`` function.
 
     Requests are taken oldest first. The first that fits nowhere ends the round: those behind it wait too, so that
     a large request is never starved by small ones that slip past it.
     """
-    pick = jitable(pick) if compile_it else pick
+    if compile_it:
+        pick = jitable(boundscheck=True)(pick) if checked else jitable(pick)
 
     def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-untyped-def]
         blocked = False
@@ -121,7 +123,9 @@ def one_by_one(pick: Callable[..., int], *, compile_it: bool = True) -> Any:
     # two functions of one name, each loaded from the cache another process wrote, may run as one another.
     place.__module__ = pick.__module__
     place.__qualname__ = f"{pick.__qualname__}.place"
-    return placement(place) if compile_it else place
+    if not compile_it:
+        return place
+    return checked_placement(place) if checked else placement(place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import numpy as np
 
 from equipoise._jit import PLACE
 from equipoise.errors import PolicyError, nearest
-from equipoise.policies.api import Parameter, PolicySpec, one_by_one, placement
+from equipoise.policies.api import Parameter, PolicySpec, checked_placement, one_by_one
 from equipoise.types import Floats, Memory
 
 __all__ = ["BUILT_IN", "Policy", "get", "names", "parse", "spec"]
@@ -265,7 +265,7 @@ def _load_module(path: Path) -> Any:
     sys.modules[name] = module
     try:
         definition.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PolicyError(
             f"{type(error).__name__}: {error}", where=str(path), fix="the file must import cleanly"
         ) from error
@@ -292,7 +292,7 @@ def _wrap(path: Path, name: str, function: Any) -> PolicySpec:
         place = function
     else:
         try:
-            place = placement(plain) if is_place else one_by_one(plain)
+            place = checked_placement(plain) if is_place else one_by_one(plain, checked=True)
         except Exception as error:  # numba's own errors and, for code far from its dialect, plain Python ones
             reason = " ".join(str(error).split())[:200]
             note = f"{name} does not compile and runs as plain Python, a thousand times slower: {reason}"

@@ -201,7 +201,7 @@ def replay(
         except Exception as error:  # the kernel raises nothing by itself
             raise _failed(policy, error) from error
     wall_s = time.perf_counter() - began
-    _check(outcome, policy, trace, drain=drain)
+    _check(outcome, policy, trace, mode=mode, drain=drain)
     return ReplayResult(
         trace_name=trace.name,
         policy_name=policy.name,
@@ -299,7 +299,7 @@ def _check_fits(trace: Trace, largest: int) -> None:
         )
 
 
-def _check(outcome: Outcome, policy: Policy, trace: Trace, *, drain: bool) -> None:
+def _check(outcome: Outcome, policy: Policy, trace: Trace, *, mode: str, drain: bool) -> None:
     """Turn the kernel's error codes, and a run without a counted step, into errors."""
     from equipoise.replay.kernel import BAD_RANK, NO_ROOM, STUCK
 
@@ -332,10 +332,14 @@ def _check(outcome: Outcome, policy: Policy, trace: Trace, *, drain: bool) -> No
             f"residue {ended[ENDED.RESIDUE]}"
         )
     if outcome.totals[TOTALS.STEPS] == 0:
-        peak = int(outcome.ended[ENDED.PEAK_RUNNING])
+        peak, rejected = int(ended[ENDED.PEAK_RUNNING]), int(ended[ENDED.REJECTED])
+        lost = f", {rejected} of them larger than a rank's capacity," if rejected else ""
+        capacity = "a larger capacity, " if rejected else ""
+        concurrency = "a lower concurrency, " if mode == "saturated" else ""
         raise InputError(
-            f"no step could be counted: {len(trace)} requests do not turn over a pool that held {peak} at its peak "
-            "before it drained",
+            f"no step could be counted: {len(trace)} requests{lost} do not turn over a pool that held {peak} at its "
+            "peak before it drained",
             where=f"trace {trace.name!r}",
-            fix=f"use more requests (about {4 * max(peak, 1)} or more), a lower concurrency, or warmup_turnovers=0",
+            fix=f"use more requests (about {4 * max(peak, 1)} or more), {capacity}{concurrency}or a shorter warm-up "
+            "(--warmup-turnovers)",
         )

@@ -174,38 +174,40 @@ def compare(plan: ComparePlan, *, jobs: int = 2, progress: Progress | None = Non
             if progress is not None:
                 progress(len(runs), total)
 
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as executor:
-        try:
-            for spec in plan.traces:
-                source = load_source(spec)
-                for seed in seeds:
-                    trace = workload(
-                        spec,
-                        source,
-                        seed=seed,
-                        concurrency=plan.target_concurrency(),
-                        requests=plan.requests,
-                        timed=plan.mode == "timed",
-                        as_recorded=plan.seeds == 1,
-                    )
-                    futures = []
-                    for s, setting in enumerate(settings):
-                        if setting.trace != spec:
-                            continue
-                        scale = plan.rate_scale
-                        if plan.mode == "timed" and plan.concurrency is not None:
-                            scale *= rate_for(trace, setting.cost, setting.pool, plan.concurrency)
-                        for p, policy in enumerate(plan.policies):
-                            futures.append(
-                                executor.submit(one, (s, p, seed), setting, policy, trace, seed, scale)
-                            )
-                    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                    for future in done:
-                        future.result()
-        except BaseException:
-            stop.set()
-            executor.shutdown(wait=True, cancel_futures=True)
-            raise
+    executor = ThreadPoolExecutor(max_workers=max(1, jobs))
+    try:
+        for spec in plan.traces:
+            source = load_source(spec)
+            for seed in seeds:
+                trace = workload(
+                    spec,
+                    source,
+                    seed=seed,
+                    concurrency=plan.target_concurrency(),
+                    requests=plan.requests,
+                    timed=plan.mode == "timed",
+                    as_recorded=plan.seeds == 1,
+                )
+                futures = []
+                for s, setting in enumerate(settings):
+                    if setting.trace != spec:
+                        continue
+                    scale = plan.rate_scale
+                    if plan.mode == "timed" and plan.concurrency is not None:
+                        scale *= rate_for(trace, setting.cost, setting.pool, plan.concurrency)
+                    for p, policy in enumerate(plan.policies):
+                        futures.append(
+                            executor.submit(one, (s, p, seed), setting, policy, trace, seed, scale)
+                        )
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+    except BaseException as error:
+        stop.set()
+        # A replay under way cannot be stopped from outside; whoever pressed Ctrl-C shall not wait for it.
+        executor.shutdown(wait=not isinstance(error, KeyboardInterrupt), cancel_futures=True)
+        raise
+    executor.shutdown()
     cells = tuple(
         Cell(setting, policy, tuple(runs[s, p, seed] for seed in seeds))
         for s, setting in enumerate(settings)

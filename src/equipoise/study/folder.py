@@ -29,7 +29,7 @@ OURS = (
     *("report.html", "timeline.json", "excess*.png", "*_curve*.png", "balance_over_time*.png"),
     *("ranks*.png", "groups*.png"),
 )
-"""Names a study writes; those of an earlier one that the new one does not replace are removed."""
+"""Names a study writes; in a folder that holds an earlier study, those that the new one does not replace go."""
 
 LIBRARIES = ("equipoise", "numpy", "numba", "scipy", "polars", "plotly", "matplotlib")
 
@@ -55,10 +55,11 @@ def staged(folder: Path) -> Iterator[Path]:
     try:
         yield stage
         folder.mkdir(exist_ok=True)
-        for pattern in OURS:
-            for old in folder.glob(pattern):
-                if not (stage / old.name).exists():
-                    old.unlink()  # an earlier study's plot beside this one's numbers would lie
+        if (folder / "config.resolved.toml").exists() and (folder / "summary.json").exists():
+            for pattern in OURS:
+                for old in folder.glob(pattern):
+                    if not (stage / old.name).exists():
+                        old.unlink()  # an earlier study's plot beside this one's numbers would lie
         for made in sorted(stage.iterdir()):
             os.replace(made, folder / made.name)
     finally:

@@ -264,7 +264,9 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise InputError("tune needs Optuna", fix="pip install 'equipoise[tune]'") from None
+        raise InputError(
+            "tune needs Optuna", fix="pip install 'equipoise[tune]', in a checkout '.[tune]'"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna

@@ -49,8 +49,14 @@ def _verdict(comparison: Comparison, setting: Setting) -> str:
     interval = "" if excess.method == "none" else f" ({100 * excess.low:.2f} to {100 * excess.high:.2f} %)"
     words = [f"least excess {100 * excess.mean:.2f} %{interval} with {best.policy.label}"]
     others = [c for c in comparison.of(setting) if c is not best]
+    arrived, rejected = (sum(getattr(r, f) for r in best.runs) for f in ("arrived", "rejected"))
+    lost = (
+        f" {rejected:,} of {arrived:,} requests exceed a rank's capacity and were rejected."
+        if rejected
+        else ""
+    )
     if not others:
-        return words[0] + "."
+        return words[0] + "." + lost
     tied = [c for c in others if comparison.difference(c, best).excess.covers_zero]
     words.append(
         f"not told apart from it: {_names(tied)}" if tied else "every other policy is shown to be worse"
@@ -62,7 +68,7 @@ def _verdict(comparison: Comparison, setting: Setting) -> str:
             f"{baseline.policy.label} pays {100 * gain.mean:.2f} points more "
             f"({100 * gain.low:.2f} to {100 * gain.high:.2f})"
         )
-    return "; ".join(words) + "."
+    return "; ".join(words) + "." + lost
 
 
 def _names(cells: Sequence[Cell]) -> str:

@@ -92,7 +92,7 @@ class _DigestCache(FunctionCache):  # type: ignore[misc]
     that compile two policies at once may both write number 1, and one policy would then run as the other.
     """
 
-    def __init__(self, function: Callable[..., Any], checked: bool) -> None:
+    def __init__(self, function: Callable[..., Any], checked: bool = False) -> None:
         super().__init__(function)
         digest = sha256(_package_digest().encode())
         digest.update(f"{get_host_cpu_name()} {checked}".encode())

@@ -189,12 +189,16 @@ def test_a_failure_leaves_no_half_written_folder(small: Comparison, tmp_path: Pa
 
 
 def test_plots_of_an_earlier_study_go_and_strangers_stay(small: Comparison, tmp_path: Path) -> None:
-    for name in ("groups.png", "notes.txt"):
-        (tmp_path / name).write_text("old")
+    own = tmp_path / "report.html"
+    for name in ("groups.png", "report.html", "notes.txt"):
+        (tmp_path / name).write_text("mine")
+    with staged(tmp_path) as stage:
+        write_data(small, stage)
+    assert own.read_text() == "mine"  # no study stood here: nothing is removed
     with staged(tmp_path) as stage:
         write_data(small, stage)
     names = {p.name for p in tmp_path.iterdir()}
-    assert "groups.png" not in names
+    assert {"groups.png", "report.html"}.isdisjoint(names)
     assert {"notes.txt", "summary.json"} <= names
 
 

@@ -152,15 +152,7 @@ def _range(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def _plain(tuning: Tuning, space: list[Range]) -> Mapping[str, Any]:
-    from equipoise.study.compare import as_plain
-
-    def interval(i: Any) -> Mapping[str, Any]:
-        return {
-            "mean": as_plain(i.mean),
-            "low": as_plain(i.low),
-            "high": as_plain(i.high),
-            "method": i.method,
-        }
+    from equipoise.study.summary import plain_interval
 
     return {
         "trace": tuning.setting.trace,
@@ -169,15 +161,15 @@ def _plain(tuning: Tuning, space: list[Range]) -> Mapping[str, Any]:
         "best": dict(tuning.best.policy.params),
         "default": dict(tuning.default.policy.params),
         "excess_fresh_seeds": {
-            "best": interval(tuning.best.excess),
-            "default": interval(tuning.default.excess),
+            "best": plain_interval(tuning.best.excess),
+            "default": plain_interval(tuning.default.excess),
         },
-        "gain": interval(tuning.gain),
+        "gain": plain_interval(tuning.gain),
         "flat": {r.name: list(tuning.flat_range(r.name)) for r in space},
         "trials": [
             {
                 "params": dict(t.cell.policy.params),
-                "excess": interval(t.cell.excess),
+                "excess": plain_interval(t.cell.excess),
                 "as_good": t.as_good_as_best,
             }
             for t in tuning.trials

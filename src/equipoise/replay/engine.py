@@ -14,7 +14,7 @@ from equipoise.cost.step_cost import StepCost
 from equipoise.errors import CostError, InputError, InternalError, PolicyError
 from equipoise.policies import Policy, parse
 from equipoise.replay.layout import ENDED, ORDERLESS_ROUNDS, TOTALS, Outcome, Settings, Work, new_outcome
-from equipoise.replay.pool import Pool
+from equipoise.replay.pool import Pool, whole_number
 from equipoise.replay.result import ReplayResult
 from equipoise.traces.trace import Trace
 from equipoise.types import Prices
@@ -53,9 +53,9 @@ class SnapshotPlan:
     every: int = 1
 
     def __post_init__(self) -> None:
-        _whole("snapshots.count", self.count, 0, 2**31 - 1)
-        _whole("snapshots.first", self.first, 0, 2**62)
-        _whole("snapshots.every", self.every, 1, 2**62)
+        whole_number("snapshots.count", self.count, 0, 2**31 - 1)
+        whole_number("snapshots.first", self.first, 0, 2**62)
+        whole_number("snapshots.every", self.every, 1, 2**62)
 
 
 def replay(
@@ -124,14 +124,14 @@ def replay(
         raise InputError(f"group_policy = {group_policy!r}", fix="use 'least_batch' or 'least_tokens'")
     if saturated:
         concurrency = DEFAULT_BATCH * pool.total_ranks if concurrency is None else concurrency
-        _whole("concurrency", concurrency, 1, 2**31 - 1)
+        whole_number("concurrency", concurrency, 1, 2**31 - 1)
     if engine not in ("auto", "kernel", "reference"):
         raise InputError(f"engine = {engine!r}", fix="use 'auto', 'kernel' or 'reference'")
     if engine == "kernel" and not policy.compiled:
         raise PolicyError(
             "does not compile", where=f"policy {policy.name!r}", fix="use engine='reference', or 'auto'"
         )
-    _whole("seed", seed, 0, 2**63 - 1)
+    whole_number("seed", seed, 0, 2**63 - 1)
     if not (math.isfinite(rate_scale) and rate_scale > 0):
         raise InputError(f"rate_scale = {rate_scale}", fix="must be a finite number above 0")
     if not (math.isfinite(warmup_turnovers) and warmup_turnovers >= 0):
@@ -217,11 +217,6 @@ def replay(
         context_tokens=trace.context_tokens,
         output_tokens=trace.output_tokens,
     )
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-        raise InputError(f"{name} = {value!r}", fix=f"must be a whole number from {low} to {high}")
 
 
 def _column(values: Any, *, one_for_all: bool = False) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from equipoise.errors import InputError
 from equipoise.replay.layout import UNLIMITED_TOKENS, PoolLayout
 
-__all__ = ["Pool"]
+__all__ = ["Pool", "whole_number"]
 
 MAX_RANKS = 32_768
 """Sums of unlimited capacities over this many ranks stay within 63 bits."""
@@ -49,18 +49,18 @@ class Pool:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        _within("instances", self.instances, 1, MAX_RANKS)
-        _within("ranks", self.ranks, 1, MAX_RANKS)
+        whole_number("instances", self.instances, 1, MAX_RANKS)
+        whole_number("ranks", self.ranks, 1, MAX_RANKS)
         if self.instances * self.ranks > MAX_RANKS:
             raise InputError(
                 f"{self.instances} instances x {self.ranks} ranks = {self.instances * self.ranks} ranks",
                 fix=f"a pool may have up to {MAX_RANKS}",
             )
         if self.kv_capacity_tokens is not None:
-            _within("kv_capacity_tokens", self.kv_capacity_tokens, 1, UNLIMITED_TOKENS)
+            whole_number("kv_capacity_tokens", self.kv_capacity_tokens, 1, UNLIMITED_TOKENS)
         if self.max_batch is not None:
-            _within("max_batch", self.max_batch, 1, UNLIMITED_BATCH)
-        _within(
+            whole_number("max_batch", self.max_batch, 1, UNLIMITED_BATCH)
+        whole_number(
             "growth_reserve_tokens",
             self.growth_reserve_tokens,
             0,
@@ -89,6 +89,7 @@ class Pool:
         )
 
 
-def _within(name: str, value: int, low: int, high: int) -> None:
+def whole_number(name: str, value: object, low: int, high: int) -> None:
+    """Refuse all but a whole number within bounds, Python's or numpy's."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
         raise InputError(f"{name} = {value!r}", fix=f"must be a whole number from {low} to {high}")

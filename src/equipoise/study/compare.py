@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -303,12 +302,3 @@ def _run(
         block_excess=block_ratio(rows[:, SERIES.COST], rows[:, SERIES.IDEAL], rows[:, SERIES.STEPS]),
         result=result if keep else None,
     )
-
-
-def as_plain(value: Any) -> Any:
-    """Numpy numbers to Python ones, NaN to None: what JSON can say."""
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    if isinstance(value, np.integer):
-        return int(value)
-    return value

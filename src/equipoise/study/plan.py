@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
@@ -42,20 +42,6 @@ class Setting:
     group_policy: GroupPolicy
     concurrency: int | None
     """Requests in the pool; None in ``timed`` mode where the arrivals are taken as they come."""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Sortable identity."""
-        pool = self.pool
-        return (
-            self.trace,
-            self.cost.name,
-            self.mode,
-            pool.ranks,
-            pool.instances,
-            pool.groups,
-            self.group_policy,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,17 @@ Same input, seed and version give the same bytes; the one thing that cannot, how
 from __future__ import annotations
 
 import json
+import math
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from equipoise.study.compare import Cell, Comparison, Run, as_plain
+from equipoise.study.compare import Cell, Comparison, Run
 from equipoise.study.plan import Setting
 from equipoise.study.statistics import CONFIDENCE, Interval
 from equipoise.study.verdicts import difference_words, verdicts
 
-__all__ = ["SCHEMA", "schema", "summarize", "to_json"]
+__all__ = ["SCHEMA", "plain_interval", "schema", "summarize", "to_json"]
 
 SCHEMA = "equipoise.compare/1"
 
@@ -72,11 +73,12 @@ def _policy(cell: Cell) -> dict[str, Any]:
     return {"policy": cell.policy.name, "params": dict(cell.policy.params), "label": cell.policy.label}
 
 
-def _interval(interval: Interval) -> dict[str, Any]:
+def plain_interval(interval: Interval) -> dict[str, Any]:
+    """An interval as JSON can say it: null for a bound that is not known."""
     return {
-        "mean": as_plain(interval.mean),
-        "low": as_plain(interval.low),
-        "high": as_plain(interval.high),
+        "mean": _plain(interval.mean),
+        "low": _plain(interval.low),
+        "high": _plain(interval.high),
         "method": interval.method,
     }
 
@@ -85,7 +87,7 @@ def _cell(cell: Cell, timing: bool) -> dict[str, Any]:
     row = {
         **_setting(cell.setting),
         **_policy(cell),
-        "excess": _interval(cell.excess),
+        "excess": plain_interval(cell.excess),
         "balance": cell.mean("balance"),
         "max_over_mean_batch": cell.mean("max_over_mean_batch"),
         "max_over_mean_context": cell.mean("max_over_mean_context"),
@@ -138,8 +140,13 @@ def _differences(comparison: Comparison) -> list[dict[str, Any]]:
                         **_policy(cell),
                         "against": role,
                         "against_label": against.policy.label,
-                        "difference": _interval(difference.excess),
+                        "difference": plain_interval(difference.excess),
                         "verdict": difference_words(difference),
                     }
                 )
     return rows
+
+
+def _plain(value: float) -> float | None:
+    """NaN and infinity to None."""
+    return float(value) if math.isfinite(value) else None

@@ -8,7 +8,7 @@ from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
 from equipoise.replay import Pool
 from equipoise.traces.interleave import assign_session_starts, cycle
-from equipoise.traces.presets import PRESETS
+from equipoise.traces.resolve import load, preset_of
 from equipoise.traces.statistics import describe
 from equipoise.traces.synthetic import synth
 from equipoise.traces.timing import service_s
@@ -23,18 +23,9 @@ KEPT_REQUESTS = 1_000_000
 """Longest drawn trace that is kept for the next candidate: 16 of them stay under half a gigabyte."""
 
 
-def is_preset(spec: str) -> bool:
-    """Whether a trace is a synthetic preset, by its name."""
-    return spec.removeprefix("preset:") in PRESETS
-
-
 def load_source(spec: str) -> Trace | None:
     """Read a trace file; None for a preset, which every seed draws anew."""
-    if is_preset(spec):
-        return None
-    from equipoise.traces import load
-
-    return load(spec)
+    return None if preset_of(spec) else load(spec)
 
 
 def workload(

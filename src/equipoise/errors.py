@@ -7,6 +7,7 @@
     │   ├── TraceError      a trace file, with file, line and column
     │   ├── CostError       a cost file or a set of prices
     │   ├── ModelError      a model configuration or an unknown architecture
+    │   ├── CalibrationError  a step log or a measured table, with file and line
     │   └── PolicyError     an unknown policy or parameter, or a policy that broke its contract
     ├── EngineError         an inference engine's: it answered wrongly or not at all   exit code 1
     └── InternalError       ours: a law of the simulator did not hold   exit code 1
@@ -20,6 +21,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "CalibrationError",
     "CostError",
     "EngineError",
     "EquipoiseError",
@@ -71,6 +73,10 @@ class CostError(InputError):
 
 class ModelError(InputError):
     """A model configuration is malformed or of an architecture this package does not know."""
+
+
+class CalibrationError(InputError):
+    """A step log or a measured table cannot be read, or does not hold what a fit needs."""
 
 
 class PolicyError(InputError):

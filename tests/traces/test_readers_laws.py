@@ -300,8 +300,8 @@ def test_blocks_larger_than_memory_would_be_cut_between_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small block size must not change what is read, nor the line numbers in messages."""
-    monkeypatch.setattr("equipoise.traces.readers.source.BLOCK_BYTES", 64)
-    monkeypatch.setattr("equipoise.traces.readers.source.READ_BYTES", 7)
+    monkeypatch.setattr("equipoise._files.BLOCK_BYTES", 64)
+    monkeypatch.setattr("equipoise._files.READ_BYTES", 7)
     path = tmp_path / "v.csv"
     rows = "".join(f"{i},{i + 1},{i + 2}\n" for i in range(500))
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
@@ -309,7 +309,7 @@ def test_blocks_larger_than_memory_would_be_cut_between_lines(
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows + "1,2,x\n")
     with pytest.raises(TraceError, match=r"v\.csv:502, column num_decode_tokens"):
         read(path)
-    monkeypatch.setattr("equipoise.traces.readers.source.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("equipoise._files.MAX_LINE_BYTES", 1000)
     path.write_text("arrived_at," + "x" * 5000)
     with pytest.raises(TraceError, match="longer than"):
         read(path, format="vidur")

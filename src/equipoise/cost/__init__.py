@@ -10,20 +10,28 @@ from typing import TYPE_CHECKING
 from equipoise._lazy import lazy
 
 if TYPE_CHECKING:
+    from equipoise.cost.attended import pairs, saturated_pairs
     from equipoise.cost.builtin import load, names
     from equipoise.cost.derivation import derive
     from equipoise.cost.files import from_dict, from_toml, save, to_dict, to_toml
+    from equipoise.cost.prefill import PrefillCost, PrefillTerm
+    from equipoise.cost.prefill_derivation import derive_prefill
     from equipoise.cost.step_cost import Saturation, StepCost, Term
 
 __all__ = [
+    "PrefillCost",
+    "PrefillTerm",
     "Saturation",
     "StepCost",
     "Term",
     "derive",
+    "derive_prefill",
     "from_dict",
     "from_toml",
     "load",
     "names",
+    "pairs",
+    "saturated_pairs",
     "save",
     "to_dict",
     "to_toml",
@@ -32,6 +40,10 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
+        "attended": (
+            "pairs",
+            "saturated_pairs",
+        ),
         "builtin": (
             "load",
             "names",
@@ -44,6 +56,11 @@ __getattr__ = lazy(
             "to_dict",
             "to_toml",
         ),
+        "prefill": (
+            "PrefillCost",
+            "PrefillTerm",
+        ),
+        "prefill_derivation": ("derive_prefill",),
         "step_cost": (
             "Saturation",
             "StepCost",

@@ -25,24 +25,19 @@ nothing adjusted.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
+from equipoise.cost.counting import GLM5_H200_US_PER_REQUEST, Part, merged, part_of, per_request
+from equipoise.cost.prefill_derivation import derive_prefill
 from equipoise.cost.step_cost import MAX_TABLE, TOKENS_PER_UNIT, Saturation, StepCost, Term
 from equipoise.errors import CostError
-from equipoise.models.shape import LayerClass, ModelShape
+from equipoise.models.shape import ModelShape
 
 __all__ = ["GLM5_H200_US_PER_REQUEST", "KINDS", "Kind", "derive"]
 
 Kind = Literal["v1", "v2"]
 KINDS: Final[tuple[Kind, ...]] = ("v1", "v2")
-
-GLM5_H200_US_PER_REQUEST: Final = 74.0
-"""Microseconds per request: 57 * 0.855 + 21 * 1.22, the slopes of GLM-5's two layer classes measured on H200 (NVIDIA
-AIConfigurator database: SGLang 0.5.14 for shared layers, vLLM 0.24 for full ones). A default clock, not a count; for
-another model or machine give your own."""
 
 
 def derive(
@@ -71,7 +66,8 @@ def derive(
     Returns
     -------
     StepCost
-        Unit ``request``, barrier ``layer``; one term per layer class that can have a slowest rank of its own.
+        Unit ``request``, barrier ``layer``; one term per layer class that can have a slowest rank of its own. Its
+        ``prefill`` is what `derive_prefill` counts, the same for both kinds.
 
     Raises
     ------
@@ -91,13 +87,10 @@ def derive(
     if isinstance(b0, bool) or not isinstance(b0, int) or not 1 <= b0 <= MAX_TABLE:
         fix = f"must be a whole number from 1 to {MAX_TABLE}"
         raise CostError(f"b0 = {b0}", where=f"derivation of {shape.name}", fix=fix)
-    total = sum(c.count * c.per_request() for c in shape.classes)
-    if total == 0:
-        fix = "its layers need projections, or another work per request"
-        raise CostError("no work per request", where=f"derivation of {shape.name}", fix=fix)
+    total = per_request(shape)
     frozen = kind == "v2"
     constant = Fraction(sum(c.count * c.per_request("projections") for c in shape.classes), total) * b0
-    parts = _merged([_part(c, frozen, saturate) for c in shape.classes])
+    parts = merged([part_of(c, frozen, saturate) for c in shape.classes])
     terms = tuple(_term(part, total) for part in parts if part.own or part.context)
     return StepCost(
         name=f"{shape.name} {kind}",
@@ -106,52 +99,12 @@ def derive(
         constant=float(constant) if frozen else 0.0,
         us_per_unit=us_per_unit,
         source=_source(shape, kind, b0, us_per_unit),
+        prefill=derive_prefill(shape, us_per_unit=us_per_unit),
         metadata={"model": shape.name, "kind": kind, "b0": b0, "saturate": saturate},
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A class's multiply-adds over all its layers, split by what they grow with."""
-
-    name: str
-    own: int
-    """Per request, past every bound; without the projections where they are frozen."""
-    fixed: int
-    """The part of ``own`` that does not read the context."""
-    context: Fraction
-    """Per context token, for ever."""
-    saturating: tuple[tuple[int, Fraction], ...]
-    """(bound in tokens, multiply-adds per token up to it), ascending; empty unless priced exactly."""
-
-
-def _part(layer: LayerClass, frozen: bool, saturate: bool) -> _Part:
-    n = layer.count
-    own = layer.per_request() - (layer.per_request("projections") if frozen else 0)
-    bounded = [w for w in layer.work if w.saturation_tokens is not None] if saturate else []
-    per_bound: defaultdict[int, Fraction] = defaultdict(Fraction)
-    for work in bounded:
-        per_bound[work.saturation_tokens or 0] += n * work.per_context_token
-    return _Part(
-        name=layer.name,
-        own=n * own,
-        fixed=n * (own - sum(w.per_request for w in bounded)),
-        context=n * layer.per_context_token(),
-        saturating=tuple(sorted(per_bound.items())),
-    )
-
-
-def _merged(parts: list[_Part]) -> list[_Part]:
-    """Make one part of those that grow with the batch alone: their slowest rank is the same."""
-    same = [p for p in parts if not p.context and not p.saturating]
-    if len(same) < 2:
-        return parts
-    name = " + ".join(p.name for p in same)
-    own, fixed = sum(p.own for p in same), sum(p.fixed for p in same)
-    return [_Part(name, own, fixed, Fraction(0), ()), *(p for p in parts if p not in same)]
-
-
-def _term(part: _Part, total: int) -> Term:
+def _term(part: Part, total: int) -> Term:
     # Dense attention under V2 has no price per request to normalise by: the term then is in units of the
     # whole.
     base = part.own or total

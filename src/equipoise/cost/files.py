@@ -7,9 +7,11 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from equipoise.cost.prefill_files import prefill_from, prefill_to_dict
 from equipoise.cost.step_cost import Barrier, Saturation, StepCost, Term, Unit
 from equipoise.errors import CostError
 from equipoise.models.reader import Reader
@@ -23,11 +25,11 @@ MAX_FILE_BYTES: Final = 16_000_000
 
 
 def to_dict(cost: StepCost) -> dict[str, Any]:
-    """Lay a step cost out as plain data; keys that are not used (tables, saturations, floors) are left out.
+    """Lay a step cost out as plain data; keys that are not used (tables, saturations, floors, prefill) are left out.
 
     `StepCost.metadata` is not part of it.
     """
-    return {
+    values: dict[str, Any] = {
         "name": cost.name,
         "unit": cost.unit,
         "barrier": cost.barrier,
@@ -36,6 +38,9 @@ def to_dict(cost: StepCost) -> dict[str, Any]:
         "constant": cost.constant,
         "terms": [_term_to_dict(t) for t in cost.terms],
     }
+    if cost.prefill is not None:
+        values["prefill"] = prefill_to_dict(cost.prefill)
+    return values
 
 
 def _term_to_dict(term: Term) -> dict[str, Any]:
@@ -61,7 +66,8 @@ def from_dict(values: Mapping[str, Any], where: str = "cost") -> StepCost:
     ----------
     values : mapping
         ``name`` and ``terms`` must be there; a term needs a ``name``. Everything else has the defaults of
-        `StepCost` and `Term`, but a ``us`` cost may not set ``us_per_unit``.
+        `StepCost` and `Term`, but a ``us`` cost may not set ``us_per_unit``. A ``prefill`` table is in the unit and
+        on the clock of the whole.
     where : str
         File, for messages.
 
@@ -86,11 +92,15 @@ def from_dict(values: Mapping[str, Any], where: str = "cost") -> StepCost:
         "constant": table.number("constant", default=0.0),
         "terms": tuple(_term_from(t) for t in table.tables("terms")),
     }
+    prefill = table.table("prefill")
     table.no_others()
     if arguments["unit"] == "us" and arguments["us_per_unit"] != 1.0:
         raise table.fail(f"us_per_unit = {arguments['us_per_unit']}", "leave it out where unit = 'us'")
     try:
-        return StepCost(**arguments)
+        decode = StepCost(**arguments)
+        if prefill is None:
+            return decode
+        return replace(decode, prefill=prefill_from(prefill, decode.unit, decode.us_per_unit))
     except CostError as error:
         raise CostError(
             error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,9 @@ from numpy.typing import ArrayLike
 from equipoise.cost.envelope import lower_convex_envelope
 from equipoise.errors import CostError
 from equipoise.types import Floats, Ints, Prices
+
+if TYPE_CHECKING:
+    from equipoise.cost.prefill import PrefillCost
 
 __all__ = ["Saturation", "StepCost", "Term"]
 
@@ -99,11 +102,13 @@ class StepCost:
         Microseconds per unit, the clock of ``timed`` replay.
     source : str
         Where the numbers come from.
+    prefill : PrefillCost, optional
+        What a prefill step of the same model costs, in the same unit and on the same clock; None: not known.
 
     Raises
     ------
     CostError
-        NaN, infinite or negative prices; no term; a falling batch table.
+        NaN, infinite or negative prices; no term; a falling batch table; a prefill cost in another unit.
     """
 
     name: str
@@ -113,6 +118,7 @@ class StepCost:
     barrier: Barrier = "layer"
     us_per_unit: float = 1.0
     source: str = ""
+    prefill: PrefillCost | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -232,11 +238,14 @@ class StepCost:
     def scaled(self, factor: float) -> StepCost:
         """The same model with every price multiplied; the clock per unit stays."""
         terms = tuple(replace(t, weight=t.weight * factor) for t in self.terms)
-        return replace(self, terms=terms, constant=self.constant * factor)
+        prefill = None if self.prefill is None else self.prefill.scaled(factor)
+        return replace(self, terms=terms, constant=self.constant * factor, prefill=prefill)
 
     def in_us(self) -> StepCost:
         """The same model priced in microseconds."""
-        return replace(self.scaled(self.us_per_unit), unit="us", us_per_unit=1.0)
+        prefill = None if self.prefill is None else self.prefill.in_us()
+        whole = replace(self, prefill=None).scaled(self.us_per_unit)
+        return replace(whole, unit="us", us_per_unit=1.0, prefill=prefill)
 
     def formula(self) -> str:
         """The model as one line, the way the source article prints it.
@@ -314,6 +323,15 @@ def _validate(cost: StepCost) -> None:
         raise bad(f"barrier = {cost.barrier!r}", "use 'layer' or 'step'")
     if not (math.isfinite(cost.us_per_unit) and cost.us_per_unit > 0):
         raise bad(f"us_per_unit = {cost.us_per_unit}", "must be a finite number above 0")
+    if cost.prefill is not None and (cost.prefill.unit, cost.prefill.us_per_unit) != (
+        cost.unit,
+        cost.us_per_unit,
+    ):
+        raise bad(
+            f"prefill is in {cost.prefill.unit} of {cost.prefill.us_per_unit:g} us, "
+            f"decode in {cost.unit} of {cost.us_per_unit:g} us",
+            "bring both to microseconds with in_us()",
+        )
     numbers = [("constant", cost.constant)]
     for t in cost.terms:
         numbers += [

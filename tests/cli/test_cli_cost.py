@@ -170,3 +170,45 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
     assert message in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_prefill_is_derived_shown_and_saved_beside_decode(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "c.toml"
+    _, derived, _ = run(capsys, "derive", "--model", "glm-5.3", "--kind", "v2", "--output", str(path))
+    _, shown, _ = run(capsys, "show", str(path))
+    for out in (derived, shown):
+        squeezed = [" ".join(line.split()) for line in out.splitlines()]
+        assert "cost = max(0.388817 * T + 16.4066 * S2048/100k)" in squeezed
+        assert "+ max(0.151384 * T + 0.358339 * P/100k + 6.04454 * S2048/100k)" in squeezed
+        assert any(line.startswith("Prefill: a prompt of 557,660 tokens pays as much") for line in squeezed)
+        assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+
+
+def test_json_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "derive", "--model", "glm-5.3", "--json")
+    values = json.loads(out)
+    prefill = values["prefill"]
+    assert (prefill["unit"], prefill["us_per_unit"], prefill["crossover_tokens"]) == (
+        "request",
+        74.0,
+        557_660,
+    )
+    assert prefill["formula"] == cost.derive_prefill(models.load("glm-5.3")).formula()
+    assert prefill["terms"] == values["models"]["v1"]["prefill"]["terms"]
+    assert prefill["terms"] == values["models"]["v2"]["prefill"]["terms"]
+    _, out, _ = run(capsys, "show", "v1", "--json")
+    assert json.loads(out)["prefill"] is None
+
+
+def test_prefill_that_never_becomes_quadratic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    layers = tmp_path / "layers.toml"
+    layers.write_text(
+        'schema = "equipoise.layers/1"\nname = "linear"\n[[layers]]\nname = "state"\ncount = 2\n'
+        '[[layers.work]]\nkind = "projections"\nmultiply_adds = 64\n'
+    )
+    _, out, _ = run(capsys, "derive", "--layers", str(layers))
+    assert "Prefill: linear in the prompt" in out
+    _, out, _ = run(capsys, "derive", "--layers", str(layers), "--json")
+    assert json.loads(out)["prefill"]["crossover_tokens"] is None

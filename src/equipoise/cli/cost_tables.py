@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 
 from rich import box
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.cost import StepCost
+from equipoise.cost import PrefillCost, StepCost
 from equipoise.cost.summary import breakdown
 from equipoise.models import ModelShape
 
@@ -37,8 +38,13 @@ def print_derivation(shape: ModelShape, costs: Mapping[str, StepCost], b0: int) 
     names = {"v1": "V1, all work linear", "v2": f"V2, projections frozen at {b0} tokens"}
     for kind, cost in costs.items():
         _print_formula(console, names[kind], cost)
+    prefill = next(iter(costs.values())).prefill
+    if prefill is not None:
+        _print_prefill(console, prefill)
     for kind, cost in costs.items():
         console.print(f"{kind.upper()}: {_exchange_rate(cost)}")
+    if prefill is not None:
+        console.print(_crossover(prefill, shape.max_context_tokens))
     layouts = ", ".join(f"{k} {shape.kv_bytes_per_token(k):,.6g}" for k in shape.kv_layouts)
     console.print(
         f"KV cache, bytes per token: {shape.kv_bytes_per_token():,.9g} in {shape.kv_layout} ({layouts})"
@@ -110,6 +116,12 @@ def print_cost(cost: StepCost) -> None:
     console.print(f"{_exchange_rate(cost)[:1].upper()}{_exchange_rate(cost)[1:]}")
     if cost.source:
         console.print(Text(f"Source: {cost.source}", "dim"))
+    if cost.prefill is not None:
+        console.print()
+        _print_prefill(console, cost.prefill)
+        console.print(_crossover(cost.prefill))
+        if cost.prefill.source:
+            console.print(Text(f"Source: {cost.prefill.source}", "dim"))
 
 
 def print_presets(costs: Mapping[str, StepCost], shapes: Mapping[str, ModelShape]) -> None:
@@ -133,11 +145,44 @@ def print_presets(costs: Mapping[str, StepCost], shapes: Mapping[str, ModelShape
 def _print_formula(console: Console, title: str, cost: StepCost) -> None:
     """One line per barrier: a sum of maxima reads better in a column."""
     console.print(Text(title, "bold"))
+    _print_sum(console, cost.formula().replace(") + ", ")\n").replace(" + 1 * max", "\n1 * max").split("\n"))
+    console.print()
+
+
+def _print_sum(console: Console, parts: list[str]) -> None:
     lead = "  cost = "
-    for part in cost.formula().replace(") + ", ")\n").replace(" + 1 * max", "\n1 * max").split("\n"):
+    for part in parts:
         console.print(f"{lead}{part}", soft_wrap=True)
         lead = "       + "
+
+
+def _print_prefill(console: Console, prefill: PrefillCost) -> None:
+    """Formula of prefill, a line or more a barrier, and what its letters are."""
+    bounded = prefill.saturation_tokens
+    console.print(Text("Prefill, bounded reads priced exactly" if bounded else "Prefill", "bold"))
+    bodies = prefill.formula().replace(") + ", ")\n").replace(" + max", "\nmax").split("\n")
+    _print_sum(console, [_broken(b) for b in bodies])
+    letters = "T: prompt tokens of a rank, P: (query, key) pairs they attend to"
+    if bounded:
+        letters += ";\nSn: the same pairs, no query reading more than n keys"
+    console.print(Text(letters, "dim"))
     console.print()
+
+
+def _broken(body: str) -> str:
+    """Break a long barrier before one of its pluses."""
+    glued = body.replace(" * ", "\xa0*\xa0").replace("+ ", "+\xa0")  # no place to break for textwrap
+    return textwrap.fill(glued, 80 - len("  cost = "), subsequent_indent=" " * 13).replace("\xa0", " ")
+
+
+def _crossover(prefill: PrefillCost, max_context_tokens: int | None = None) -> str:
+    tokens = prefill.crossover_tokens
+    if tokens is None:
+        return "Prefill: linear in the prompt"
+    beyond = ""
+    if max_context_tokens is not None and tokens > max_context_tokens:
+        beyond = f"\n(beyond the longest context, {max_context_tokens:,})"
+    return f"Prefill: a prompt of {tokens:,} tokens pays as much for its pairs as for the rest{beyond}"
 
 
 def _exchange_rate(cost: StepCost) -> str:

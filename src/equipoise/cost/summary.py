@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from equipoise.cost.files import to_dict
+from equipoise.cost.prefill import PrefillCost
+from equipoise.cost.prefill_files import prefill_to_dict
 from equipoise.cost.step_cost import StepCost
 from equipoise.models.shape import LayerClass, ModelShape, WorkKind
 
-__all__ = ["SCHEMA", "breakdown", "costs_summary", "derivation_summary"]
+__all__ = ["SCHEMA", "breakdown", "costs_summary", "derivation_summary", "prefill_summary"]
 
 SCHEMA: Final = "equipoise.cost/1"
 
@@ -19,11 +21,28 @@ GROUPED_M: Final = 64
 
 
 def costs_summary(costs: Mapping[str, StepCost]) -> dict[str, Any]:
-    """Lay out named step costs and their exchange rates (schema ``equipoise.cost/1``)."""
+    """Lay out named step costs, their exchange rates and their prefill costs (schema ``equipoise.cost/1``).
+
+    ``prefill`` is that of the costs that have one (the same for all kinds of a derivation), with its formula and
+    crossover; null where there is none.
+    """
+    prefill = next((c.prefill for c in costs.values() if c.prefill is not None), None)
     return {
         "schema": SCHEMA,
         "models": {name: to_dict(cost) for name, cost in costs.items()},
         "request_in_context_tokens": {name: exchange_rate(cost) for name, cost in costs.items()},
+        "prefill": None if prefill is None else prefill_summary(prefill),
+    }
+
+
+def prefill_summary(prefill: PrefillCost) -> dict[str, Any]:
+    """Lay out a prefill cost: the table of a cost file, unit, clock, formula, crossover (null: never)."""
+    return {
+        "unit": prefill.unit,
+        "us_per_unit": prefill.us_per_unit,
+        **prefill_to_dict(prefill),
+        "formula": prefill.formula(),
+        "crossover_tokens": prefill.crossover_tokens,
     }
 
 

@@ -27,7 +27,7 @@ MAX_FILE_BYTES: Final = 16_000_000
 def to_dict(cost: StepCost) -> dict[str, Any]:
     """Lay a step cost out as plain data; keys that are not used (tables, saturations, floors, prefill) are left out.
 
-    `StepCost.metadata` is not part of it.
+    `StepCost.metadata` is not part of it; files carry its ``fit`` (see `to_toml`).
     """
     values: dict[str, Any] = {
         "name": cost.name,
@@ -93,6 +93,9 @@ def from_dict(values: Mapping[str, Any], where: str = "cost") -> StepCost:
         "terms": tuple(_term_from(t) for t in table.tables("terms")),
     }
     prefill = table.table("prefill")
+    # How prices were fitted is for people to read: no key of it changes what a step costs.
+    fitted = table.table("fit")
+    arguments["metadata"] = {} if fitted is None else {"fit": dict(fitted.values)}
     table.no_others()
     if arguments["unit"] == "us" and arguments["us_per_unit"] != 1.0:
         raise table.fail(f"us_per_unit = {arguments['us_per_unit']}", "leave it out where unit = 'us'")
@@ -128,10 +131,14 @@ def _saturation(table: Reader) -> Saturation:
 
 
 def to_toml(cost: StepCost) -> str:
-    """Write a step cost as TOML text; `from_toml` gives the same cost back, to the last bit."""
+    """Write a step cost as TOML text; `from_toml` gives the same cost back, to the last bit.
+
+    Where the prices were fitted, ``metadata["fit"]`` says how well; it goes along as the table ``[fit]``.
+    """
     import tomli_w
 
-    return tomli_w.dumps({"schema": SCHEMA, **to_dict(cost)})
+    provenance = {"fit": cost.metadata["fit"]} if "fit" in cost.metadata else {}
+    return tomli_w.dumps({"schema": SCHEMA, **to_dict(cost), **provenance})
 
 
 def from_toml(text: str, where: str = "cost") -> StepCost:

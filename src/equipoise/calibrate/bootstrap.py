@@ -1,0 +1,302 @@
+"""Error bars: blocks of consecutive steps drawn again, from sums that add up.
+
+With the slowest ranks held fixed, an estimate is where the summed score vanishes. Per unit u (a few consecutive steps, or
+a load region of a measured table) keep the score g_u = sum psi(r) x / d and its slope H_u = sum psi'(r) x x' / d^2 (r the
+relative residual, x the columns at the slowest ranks, d what r is relative to). A replicate draws blocks of consecutive
+units and solves ::
+
+    minimise  theta' H theta / 2 - (H theta_hat + g)' theta   over theta >= 0,    H = sum H_u, g = sum g_u
+
+which is one Newton step from the fit: K x K numbers a unit, whatever the size of the log. How much the moving of
+slowest ranks and of robust weights adds is measured with full refits of some replicates, on a part of the steps where
+there are many; where those scatter more, all deviations are stretched by the ratio.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from scipy.stats import norm, t
+
+from equipoise.calibrate.bottleneck import (
+    BottleneckFit,
+    Loss,
+    Problem,
+    divisor,
+    fit_bottleneck,
+    robust_slope,
+    robust_weight,
+)
+from equipoise.calibrate.least_squares import nonnegative_many
+from equipoise.calibrate.regions import Regions
+from equipoise.calibrate.samples import Samples
+from equipoise.types import Floats, Ints
+
+__all__ = ["Bootstrap", "block_length", "bootstrap", "sandwich"]
+
+CONFIDENCE: Final = 0.95
+MOST_UNITS: Final = 4096
+ROW_VISITS: Final = 1.5e8
+"""Budget of the full refits, in rows looked at: about a second."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bootstrap:
+    """Replicates of the coefficients.
+
+    Parameters
+    ----------
+    replicates : float64[n, p]
+        Deviations stretched by `stretch` already.
+    units : "steps" or "regions"
+        What was drawn: blocks of consecutive steps, or load regions of a table.
+    block_steps : int
+        Steps a block.
+    blocks : float
+        Blocks in the data: the number of nearly independent observations.
+    refits : int
+        Full refits that the quick replicates were compared with.
+    stretch : float64[p]
+        Ratio by which deviations were stretched, per coefficient; 1 where refits scatter no more.
+    critical : float
+        Half width of simultaneous 95 % intervals, in standard deviations.
+    """
+
+    replicates: Floats
+    units: Literal["steps", "regions"]
+    block_steps: int
+    blocks: float
+    refits: int
+    stretch: Floats
+    critical: float
+
+    def simultaneous(self, estimate: Floats) -> tuple[Floats, Floats]:
+        """Low and high of every coefficient, all at once with 95 % confidence.
+
+        Percentiles of the replicates, at the level where the largest standardised deviation of a replicate stays
+        within bounds 95 times in 100.
+        """
+        return self._percentiles(self.replicates, estimate, float(norm.cdf(self.critical)))
+
+    def pointwise(self, values: Floats, estimate: float) -> tuple[float, float]:
+        """95 % interval of one number computed from every replicate."""
+        known = values[np.isfinite(values)]
+        if len(known) < len(values) / 2:
+            return float("nan"), float("nan")
+        level = float(norm.cdf(self._student(CONFIDENCE)))
+        low, high = np.quantile(known, [1 - level, level])
+        return float(min(low, estimate)), float(max(high, estimate))
+
+    def _student(self, confidence: float) -> float:
+        return float(t.ppf((1 + confidence) / 2, max(self.blocks - 1, 2)))
+
+    def _percentiles(self, values: Floats, estimate: Floats, level: float) -> tuple[Floats, Floats]:
+        low, high = np.quantile(values, [1 - level, level], axis=0)
+        return np.minimum(low, estimate), np.maximum(high, estimate)
+
+
+def block_length(residual: Floats) -> int:
+    """Steps a block should have, from how long residuals remember (Politis and White 2004, circular blocks).
+
+    Parameters
+    ----------
+    residual : float64[n]
+        In the order of time.
+
+    Returns
+    -------
+    int
+        1 where neighbours are independent.
+    """
+    n = len(residual)
+    if n < 32:
+        return 1
+    x = np.clip(residual, *np.quantile(residual, [0.01, 0.99]))
+    x = x - x.mean()
+    size = 1 << int(2 * n - 1).bit_length()
+    power = np.abs(np.fft.rfft(x, size)) ** 2
+    cover = np.fft.irfft(power, size)[: n // 2] / n
+    if cover[0] <= 0:
+        return 1
+    rho = cover / cover[0]
+    quiet, needed = 2 * np.sqrt(np.log10(n) / n), max(5, int(np.sqrt(np.log10(n))))
+    small = np.abs(rho[1:]) < quiet
+    runs = np.convolve(small, np.ones(needed), "valid") == needed
+    last = int(np.argmax(runs)) if runs.any() else n // 4
+    if last == 0:
+        return 1
+    width = min(2 * last, n // 4)
+    lags = np.arange(1, width + 1)
+    taper = np.clip(2 * (1 - lags / width), 0, 1)
+    g = 2 * float((taper * lags * cover[lags]).sum())
+    spectrum = float(cover[0] + 2 * (taper * cover[lags]).sum())
+    if spectrum <= 0:
+        return 1
+    length = (2 * g**2 / (4 / 3 * spectrum**2)) ** (1 / 3) * n ** (1 / 3)
+    return int(np.clip(np.ceil(length), 1, max(1, n // 10)))
+
+
+def sandwich(problem: Problem, fit: BottleneckFit, loss: Loss = "huber") -> Floats:
+    """Asymptotic covariance of the coefficients for independent steps, slowest ranks fixed.
+
+    H^-1 (sum g g') H^-1 with the scores g and slopes H of the module's text, times n / (n - p).
+    """
+    score, slope = _score_and_slope(problem, fit, loss)
+    p = problem.form.columns
+    H, S = np.zeros((p, p)), np.zeros((p, p))
+    for steps in problem.chunks():
+        X = problem.columns(fit.row, steps)
+        H += (X * slope[steps, None]).T @ X
+        S += (X * score[steps, None] ** 2).T @ X
+    length = np.sqrt(np.maximum(np.diag(H), 1e-300))
+    inverse = np.linalg.pinv(H / np.outer(length, length), rcond=1e-12) / np.outer(length, length)
+    n = len(problem.samples)
+    return np.asarray(inverse @ S @ inverse * n / max(n - p, 1))
+
+
+def _score_and_slope(problem: Problem, fit: BottleneckFit, loss: Loss) -> tuple[Floats, Floats]:
+    samples = problem.samples
+    by = divisor(samples, fit.predicted)
+    relative = (samples.time_us - fit.predicted) / by
+    score = samples.weight * robust_weight(relative, fit.scale, loss) * relative / by
+    slope = samples.weight * robust_slope(relative, fit.scale, loss) / by**2
+    return score, slope
+
+
+def bootstrap(
+    problem: Problem,
+    fit: BottleneckFit,
+    regions: Regions | None,
+    *,
+    loss: Loss = "huber",
+    replicates: int = 2000,
+    refits: int | None = None,
+    seed: int = 0,
+) -> Bootstrap:
+    """Draw replicates of the coefficients.
+
+    Parameters
+    ----------
+    problem, fit
+        Steps, form and the fit on all of them.
+    regions : Regions, optional
+        Of a measured table: the units drawn. None: blocks of consecutive steps.
+    replicates : int
+    refits : int, optional
+        Full refits to compare with; by default as many as about a second allows, 100 at most.
+    seed : int
+    """
+    rng = np.random.default_rng(seed)
+    samples = problem.samples
+    by = divisor(samples, fit.predicted)
+    relative = (samples.time_us - fit.predicted) / by
+    if regions is not None:
+        unit, span, length = regions.of_step, 1, 1
+    else:
+        length = block_length(relative[:200_000])
+        per_unit = max(1, length // 4, -(-len(samples) // MOST_UNITS))
+        unit = (np.arange(len(samples)) // per_unit).astype(np.int64)
+        span = max(1, round(length / per_unit))
+        length = span * per_unit
+    units = int(unit.max()) + 1
+    H_unit, g_unit = _unit_sums(problem, fit, unit, units, loss)
+    counts = _draw(rng, replicates, units, span)
+    theta = fit.coefficients
+    H = np.einsum("ru,uij->rij", counts, H_unit, optimize=True)
+    g = counts @ g_unit
+    drawn = nonnegative_many(H, np.einsum("rij,j->ri", H, theta) + g)
+    blocks = units / span
+    stretch, done = _stretch(problem, fit, unit, counts, drawn, refits, loss)
+    drawn = np.maximum(theta + (drawn - theta) * stretch, 0.0)
+    return Bootstrap(
+        replicates=drawn,
+        units="steps" if regions is None else "regions",
+        block_steps=length,
+        blocks=blocks,
+        refits=done,
+        stretch=stretch,
+        critical=_critical(drawn, theta, blocks),
+    )
+
+
+def _unit_sums(
+    problem: Problem, fit: BottleneckFit, unit: Ints, units: int, loss: Loss
+) -> tuple[Floats, Floats]:
+    """H_u float64[units, p, p] and g_u float64[units, p]."""
+    score, slope = _score_and_slope(problem, fit, loss)
+    p = problem.form.columns
+    H, g = np.zeros((units, p, p)), np.zeros((units, p))
+    for steps in problem.chunks():
+        X, of = problem.columns(fit.row, steps), unit[steps]
+        for i in range(p):
+            g[:, i] += np.bincount(of, X[:, i] * score[steps], units)
+            weighted = X[:, i] * slope[steps]
+            for j in range(i, p):
+                H[:, i, j] += np.bincount(of, weighted * X[:, j], units)
+    lower = np.tril_indices(p, -1)
+    H[:, lower[0], lower[1]] = H[:, lower[1], lower[0]]
+    return H, g
+
+
+def _draw(rng: np.random.Generator, replicates: int, units: int, span: int) -> Floats:
+    """How often each unit is in each replicate: circular blocks of `span` units, as many units as there are."""
+    blocks = max(1, -(-units // span))
+    counts = np.empty((replicates, units))
+    for r in range(replicates):
+        first = rng.integers(0, units, blocks)
+        here = np.bincount(first, minlength=units).astype(np.float64)
+        if span > 1:
+            run = np.concatenate([here[-(span - 1) :], here])
+            here = np.convolve(run, np.ones(span), "valid")
+        counts[r] = here
+    return counts
+
+
+def _stretch(
+    problem: Problem,
+    fit: BottleneckFit,
+    unit: Ints,
+    counts: Floats,
+    quick: Floats,
+    refits: int | None,
+    loss: Loss,
+) -> tuple[Floats, int]:
+    """By how much full refits of the first replicates scatter more than the quick ones do."""
+    one = np.ones(problem.form.columns)
+    passes = 6
+    if refits is None:
+        visits = passes * (problem.samples.rows + 20 * len(problem.samples))
+        refits = int(np.clip(ROW_VISITS / visits, 0, 100))
+    if refits < 20:
+        return one, 0
+    full = np.empty((refits, len(one)))
+    for r in range(refits):
+        again = fit_bottleneck(
+            problem.samples,
+            problem.form,
+            start=quick[r],
+            loss=loss,
+            multiplicity=counts[r][unit],
+            max_iterations=passes,
+            tolerance=0.01,
+            problem=problem,
+        )
+        full[r] = again.coefficients
+    ours = np.sqrt(((quick[:refits] - fit.coefficients) ** 2).mean(axis=0))
+    theirs = np.sqrt(((full - fit.coefficients) ** 2).mean(axis=0))
+    ratio = np.divide(theirs, ours, out=one.copy(), where=ours > 0)
+    return np.clip(ratio, 1.0, 5.0), refits
+
+
+def _critical(drawn: Floats, estimate: Floats, blocks: float) -> float:
+    """Half width, in standard deviations, within which all coefficients of a replicate stay 95 times in 100."""
+    deviation = np.sqrt(((drawn - estimate) ** 2).mean(axis=0))
+    free = deviation > 0
+    if not free.any():
+        return float(norm.ppf((1 + CONFIDENCE) / 2))
+    largest = (np.abs(drawn - estimate)[:, free] / deviation[free]).max(axis=1)
+    together = float(np.quantile(largest, CONFIDENCE))
+    student = float(t.ppf((1 + CONFIDENCE) / 2, max(blocks - 1, 2)))
+    return max(together, float(norm.ppf((1 + CONFIDENCE) / 2))) * student / float(norm.ppf((1 + CONFIDENCE) / 2))

@@ -15,7 +15,10 @@ from reader_cases import dropped, write
 from equipoise.calibrate.readers import aic, aiconfigurator_tables, detect, read
 from equipoise.errors import CalibrationError
 
-HEADER = "system,table,framework,version,op_name,kernel_source,model,num_heads,tp_size,compress_ratio,batch_size,isl,context_len,latency_ms\n"
+HEADER = (
+    "system,table,framework,version,op_name,kernel_source,model,num_heads,tp_size,compress_ratio,"
+    "batch_size,isl,context_len,latency_ms\n"
+)
 FULL = "h200_sxm,dsa_generation_module,VLLM,0.24.0,dsa_generation_module,default,zai-org/GLM-5,64,1,,"
 SKIP = FULL.replace("dsa_generation_module,default", "dsa_generation_module_skip_indexer,default")
 

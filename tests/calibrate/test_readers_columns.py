@@ -89,7 +89,7 @@ def test_a_bad_number_is_named(tmp_path: Path, row: str, shown: str) -> None:
 
 def test_a_table_without_contexts(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "batch,time_s\n4,1\n")
-    with pytest.raises(CalibrationError, match="a log without context lengths.*context_mean=MEAN"):
+    with pytest.raises(CalibrationError, match=r"a log without context lengths.*context_mean=MEAN"):
         one(path)
     assert one(path, without_context=True).context_tokens.tolist() == [-1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def _scrambled(offsets: list[int], skip: float, jitter_s: float, seed: int = 0) 
 def test_counters_a_fixed_distance_apart_are_aligned(tmp_path: Path) -> None:
     records = one(write(tmp_path / "f", _scrambled([0, 17, -4], skip=0.02, jitter_s=0.002)))
     starts = records.step_starts()
-    for begin, end in zip(starts[:-1], starts[1:], strict=True):
+    for begin, end in pairwise(starts):
         assert len(set(records.batch[begin:end].tolist())) == 1
     assert any("fixed distance" in n for n in records.notes)
 
@@ -105,7 +106,7 @@ def test_counters_out_of_lockstep_are_aligned_on_the_clock(tmp_path: Path) -> No
     assert any("time of receipt" in n for n in records.notes)
     starts = records.step_starts()
     assert len(starts) == 301
-    for begin, end in zip(starts[:-1], starts[1:], strict=True):
+    for begin, end in pairwise(starts):
         assert len(set(records.batch[begin:end].tolist())) == 1
     after_idle = (records.flags & Flag.FIRST) > 0
     assert after_idle[records.rank == 0].sum() == 1

@@ -28,6 +28,7 @@ def assemble(
     labels: Mapping[str, Any] | None = None,
     time_is: str = "step",
     chained: bool = True,
+    reasons: tuple[str, ...] = (),
 ) -> StepRecords:
     """Check, order and flag the rows of one group.
 
@@ -44,6 +45,8 @@ def assemble(
         See `StepRecords`.
     chained : bool
         Rows of a rank follow each other in time. False for tables of separate measurements.
+    reasons : tuple of str
+        Why rows are dropped whose ``reason`` is 1, 2 ...; they count as steps that took place.
 
     Raises
     ------
@@ -59,7 +62,7 @@ def assemble(
         columns = _unique(job, columns)
         _lost_ranks(job, columns)
     if len(columns["line"]):
-        columns = _timed(job, columns, chained)
+        columns = _timed(job, columns, chained, reasons)
     if not len(columns["line"]):
         gone = "".join(f", {d.rows:,} dropped: {d.reason} ({d.first})" for d in job.ledger.dropped)
         raise CalibrationError(
@@ -174,7 +177,7 @@ def _lost_ranks(job: Job, columns: Columns) -> None:
             )
 
 
-def _timed(job: Job, columns: Columns, chained: bool) -> Columns:
+def _timed(job: Job, columns: Columns, chained: bool, reasons: tuple[str, ...]) -> Columns:
     """Flags, then the rows whose time is none."""
     prefill = np.zeros(len(columns["line"]), dtype=bool)
     for key in ("prefill_tokens", "prefill_requests"):
@@ -188,8 +191,11 @@ def _timed(job: Job, columns: Columns, chained: bool) -> Columns:
     flags |= np.where(idle, Flag.IDLE, 0).astype(np.uint8)
     if chained:
         flags |= np.where(_first(columns, idle), Flag.FIRST, 0).astype(np.uint8)
-    time_s = columns["time_s"]
-    columns = _keep(job, columns, idle & (time_s == 0), "idle heartbeat")
+    timeless = (columns["time_s"] == 0) | np.isnan(columns["time_s"])
+    columns = _keep(job, columns, idle & timeless, "idle heartbeat")
+    for number, reason in enumerate(reasons, start=1):
+        columns = _keep(job, columns, columns["reason"] == number, reason)
+    columns.pop("reason", None)
     columns = _keep(job, columns, ~np.isfinite(columns["time_s"]), "the time is not a number")
     columns = _keep(job, columns, columns["time_s"] < 0, "negative time")
     return _keep(job, columns, columns["time_s"] == 0, "the time is zero")

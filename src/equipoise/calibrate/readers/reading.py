@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import _files
-from equipoise.calibrate.readers import aic, fpm
+from equipoise.calibrate.readers import aic, fpm, sglang_log, vllm_log
 from equipoise.calibrate.readers import columns as generic
 from equipoise.calibrate.readers.format import Format, Head, Job, look
 from equipoise.calibrate.readers.ledger import Ledger
@@ -21,6 +21,8 @@ FORMATS: dict[str, Format] = {
     f.name: f
     for f in (
         fpm.FORMAT,
+        sglang_log.FORMAT,
+        vllm_log.FORMAT,
         aic.FORMAT,
         generic.FORMAT,
     )

@@ -14,7 +14,7 @@ from equipoise.calibrate.readers.format import Job
 from equipoise.errors import CalibrationError
 from equipoise.types import Ints
 
-__all__ = ["blocks", "line_numbers", "matches"]
+__all__ = ["blocks", "line_numbers", "matches", "number"]
 
 
 def blocks(job: Job, own: str) -> Iterator[tuple[int, int, bytes]]:
@@ -65,6 +65,14 @@ def matches(
         if data.count(sign) != len(found):
             _report(job, file, line, data, pattern, sign, expected)
         yield file, data, found, numbers
+
+
+def number(text: bytes) -> float:
+    """A number of a log, or NaN."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
 
 
 def line_numbers(data: bytes, first: int, starts: list[int]) -> Ints:

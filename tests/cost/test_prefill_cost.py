@@ -286,12 +286,15 @@ def test_a_prompt_costs_what_decode_would_token_by_token(shape: ModelShape, toke
     )
     assert naive == exact_prompt(shape, tokens)
     unit = sum(c.count * c.per_request() for c in shape.classes)
-    priced = derive_prefill(shape).cost([[0]], [[tokens]])
+    priced = derive_prefill(shape, latent="absorbed").cost([[0]], [[tokens]])
     assert float(priced) == pytest.approx(float(naive / unit), rel=1e-13)
 
 
 def test_every_price_is_the_nearest_float_to_its_fraction(shape: ModelShape) -> None:
-    prefill, unit = derive_prefill(shape), sum(c.count * c.per_request() for c in shape.classes)
+    prefill, unit = (
+        derive_prefill(shape, latent="absorbed"),
+        sum(c.count * c.per_request() for c in shape.classes),
+    )
     per_pair = sum(c.count * c.per_context_token() for c in shape.classes)
     assert sum(t.per_100k_pairs for t in prefill.terms) == pytest.approx(
         float(per_pair * 100_000 / unit), rel=1e-15
@@ -303,8 +306,9 @@ def test_every_price_is_the_nearest_float_to_its_fraction(shape: ModelShape) -> 
 
 @pytest.mark.parametrize("kind", ["v1", "v2"])
 def test_prefill_is_decode_v1_priced_exactly(shape: ModelShape, kind: Any) -> None:
-    decode, prefill = cost.derive(shape, "v1", saturate=True), cost.derive(shape, kind).prefill
-    assert prefill is not None
+    decode, prefill = cost.derive(shape, "v1", saturate=True), derive_prefill(shape, latent="absorbed")
+    both = cost.derive(shape, kind)
+    assert both.prefill == derive_prefill(shape)
     assert (prefill.unit, prefill.us_per_unit, prefill.constant) == ("request", 74.0, 0.0)
     assert [t.name for t in prefill.terms] == [t.name for t in decode.terms]
     for mine, theirs in zip(prefill.terms, decode.terms, strict=True):
@@ -317,7 +321,7 @@ def test_prefill_is_decode_v1_priced_exactly(shape: ModelShape, kind: Any) -> No
 
 def test_one_token_of_prefill_is_one_token_of_decode(shape: ModelShape) -> None:
     """Ranks that each have one request: a step of decode, or a prefill step of one token behind the same context."""
-    decode, prefill = cost.derive(shape, "v1", saturate=True), derive_prefill(shape)
+    decode, prefill = cost.derive(shape, "v1", saturate=True), derive_prefill(shape, latent="absorbed")
     context = np.random.default_rng(5).integers(1, 300_000, (20, 4))
     bounds = np.array(decode.saturation_tokens, dtype=np.int64)
     K = np.minimum(context[..., None], bounds)
@@ -355,3 +359,22 @@ def test_a_saved_derivation_holds_both(tmp_path: Path) -> None:
     assert "[prefill]" in (tmp_path / "c.toml").read_text()
     assert cost.load(tmp_path / "c.toml") == derived
     assert cost.load("glm-5.3:v1").prefill == cost.derive(models.load("glm-5.3")).prefill
+
+
+DENSE_LATENT = ("deepseek-v3", "deepseek-v3.1", "kimi-k2", "kimi-k2.5", "kimi-k3")
+
+
+def test_only_dense_latent_attention_is_computed_otherwise_in_chunks(shape: ModelShape) -> None:
+    expanded, absorbed = derive_prefill(shape), derive_prefill(shape, latent="absorbed")
+    dense = shape.name in {models.load(name).name for name in DENSE_LATENT}
+    assert (expanded != absorbed) == dense
+    if dense:
+        a, b = (next(t.per_100k_pairs for t in p.terms if t.per_100k_pairs) for p in (expanded, absorbed))
+        # 128 + 64 for the score and 128 for the value, against 512 + 64 and 512.
+        assert a / b == pytest.approx(320 / 1088, rel=1e-14)
+        assert [t.per_token for t in expanded.terms] == [t.per_token for t in absorbed.terms]
+
+
+def test_a_senseless_form_of_latent_attention_is_refused() -> None:
+    with pytest.raises(CostError, match="latent = 'mha'; must be 'expanded' or 'absorbed'"):
+        derive_prefill(models.load("kimi-k2"), latent="mha")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -48,8 +48,21 @@ def per_request(shape: ModelShape) -> int:
     return total
 
 
-def part_of(layer: LayerClass, frozen: bool, saturate: bool) -> Part:
-    """Count a class, without its projections (`frozen`), with its bounded reads kept apart (`saturate`)."""
+def part_of(layer: LayerClass, frozen: bool, saturate: bool, in_chunks: bool = False) -> Part:
+    """Count a class.
+
+    Parameters
+    ----------
+    layer : LayerClass
+    frozen : bool
+        Leave its projections out.
+    saturate : bool
+        Keep its bounded reads apart.
+    in_chunks : bool
+        As the chunks of a prompt compute it, where they do so otherwise.
+    """
+    if in_chunks:
+        layer = replace(layer, work=tuple(w.in_chunks() for w in layer.work))
     n = layer.count
     own = layer.per_request() - (layer.per_request("projections") if frozen else 0)
     bounded = [w for w in layer.work if w.saturation_tokens is not None] if saturate else []

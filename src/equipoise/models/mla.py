@@ -2,7 +2,10 @@
 
 Decoding uses the absorbed form: every head attends in the latent, so a row of the cache costs
 ``heads * (kv_lora + rope)`` multiply-adds for the scores and ``heads * kv_lora`` for the values, and the two
-absorbed halves of the up-projection are paid once per token. With an indexer ("DSA"), a scan scores every
+absorbed halves of the up-projection are paid once per token. The chunks of a prompt expand the latent to
+keys and values of every head instead, which costs the same up-projection once per token and only
+``heads * (nope + rope + v)`` per row read; sparse cores, whose queries each read rows of their own, stay
+absorbed. With an indexer ("DSA"), a scan scores every
 context token with a few small heads, and the core reads only the top-k. GLM-5.2 and later let most layers
 ("shared") reuse the choice of the last layer that scanned ("full").
 
@@ -75,7 +78,10 @@ class Latent:
     def core(self, top_k: int | None) -> Work:
         """Attention over the latent rows: the top-k of them, or all."""
         macs = self.heads * (self.kv_lora + self.rope + self.kv_lora)
-        return Work("core", "sparse core" if top_k else "dense core", macs, tokens_per_row=1, max_rows=top_k)
+        if top_k:
+            return Work("core", "sparse core", macs, tokens_per_row=1, max_rows=top_k)
+        expanded = self.heads * (self.nope + self.rope + self.v)
+        return Work("core", "dense core", macs, tokens_per_row=1, chunk_macs=expanded)
 
     def cache(self, sparse: bool) -> CacheRow:
         """Latent and RoPE part.

@@ -47,6 +47,9 @@ class Work:
         Context tokens behind one row: 1, or the compress ratio. 0: reads no context.
     max_rows : int, optional
         Rows after which reading stops growing; None: it grows with the context for ever.
+    chunk_macs : int, optional
+        Multiply-adds per row read where a chunk of a prompt computes it otherwise than a decode token: dense latent
+        attention then expands its rows to heads. None: as `macs`.
     """
 
     kind: WorkKind
@@ -54,6 +57,7 @@ class Work:
     macs: int
     tokens_per_row: int = 0
     max_rows: int | None = None
+    chunk_macs: int | None = None
 
     @property
     def grows_with(self) -> Literal["batch", "context"]:
@@ -83,6 +87,10 @@ class Work:
     def per_context_token(self) -> Fraction:
         """Multiply-adds per token of context while the bound, if any, is not reached."""
         return Fraction(self.macs, self.tokens_per_row) if self.tokens_per_row else Fraction(0)
+
+    def in_chunks(self) -> Work:
+        """Count the same work as a chunk of a prompt does it."""
+        return self if self.chunk_macs is None else replace(self, macs=self.chunk_macs)
 
 
 @dataclass(frozen=True, slots=True)

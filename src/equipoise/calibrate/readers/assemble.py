@@ -191,11 +191,11 @@ def _timed(job: Job, columns: Columns, chained: bool, reasons: tuple[str, ...]) 
     flags |= np.where(idle, Flag.IDLE, 0).astype(np.uint8)
     if chained:
         flags |= np.where(_first(columns, idle), Flag.FIRST, 0).astype(np.uint8)
-    timeless = (columns["time_s"] == 0) | np.isnan(columns["time_s"])
-    columns = _keep(job, columns, idle & timeless, "idle heartbeat")
     for number, reason in enumerate(reasons, start=1):
         columns = _keep(job, columns, columns["reason"] == number, reason)
     columns.pop("reason", None)
+    timeless = (columns["time_s"] == 0) | np.isnan(columns["time_s"])
+    columns = _keep(job, columns, timeless & ((columns["flags"] & Flag.IDLE) > 0), "idle heartbeat")
     columns = _keep(job, columns, ~np.isfinite(columns["time_s"]), "the time is not a number")
     columns = _keep(job, columns, columns["time_s"] < 0, "negative time")
     return _keep(job, columns, columns["time_s"] == 0, "the time is zero")

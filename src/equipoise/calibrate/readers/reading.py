@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import _files
-from equipoise.calibrate.readers import aic, fpm, sglang_log, vllm_log
+from equipoise.calibrate.readers import (
+    aic,
+    deepinfer_log,
+    fpm,
+    sglang_loads,
+    sglang_log,
+    trtllm_log,
+    trtllm_metrics,
+    vllm_bench_forward,
+    vllm_log,
+)
 from equipoise.calibrate.readers import columns as generic
 from equipoise.calibrate.readers.format import Format, Head, Job, look
 from equipoise.calibrate.readers.ledger import Ledger
@@ -23,6 +33,11 @@ FORMATS: dict[str, Format] = {
         fpm.FORMAT,
         sglang_log.FORMAT,
         vllm_log.FORMAT,
+        trtllm_metrics.FORMAT,
+        trtllm_log.FORMAT,
+        vllm_bench_forward.FORMAT,
+        sglang_loads.FORMAT,
+        deepinfer_log.FORMAT,
         aic.FORMAT,
         generic.FORMAT,
     )

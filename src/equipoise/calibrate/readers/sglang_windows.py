@@ -146,9 +146,10 @@ def verify_width(accepted: Floats, rate: Floats) -> int | None:
 
     Versions differ: the rate is accepted / width, or (accepted - 1) / (width - 1). Both numbers have two decimals.
     """
-    good = np.isfinite(accepted) & np.isfinite(rate) & (rate > 0)
-    if not good.any():
+    good = np.flatnonzero(np.isfinite(accepted) & np.isfinite(rate) & (rate > 0))
+    if not len(good):
         return None
+    good = good[:: max(1, len(good) // 10_000)]
     widths = np.arange(1, 65)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = np.abs(accepted[good] / widths - rate[good]) <= 0.0105

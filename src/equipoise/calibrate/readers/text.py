@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from equipoise.types import Ints
 __all__ = ["blocks", "line_numbers", "matches", "number"]
 
 
-def blocks(job: Job, own: str) -> Iterator[tuple[int, int, bytes]]:
+def blocks(job: Job, own: str, *, skip: Collection[int] = ()) -> Iterator[tuple[int, int, bytes]]:
     """File number, number of the first line, and a block of whole lines, for every block of every file.
 
     Parameters
@@ -25,6 +25,8 @@ def blocks(job: Job, own: str) -> Iterator[tuple[int, int, bytes]]:
     job : Job
     own : str
         Name of the format that reads.
+    skip : collection of int
+        Files that are read another way.
 
     Raises
     ------
@@ -32,6 +34,8 @@ def blocks(job: Job, own: str) -> Iterator[tuple[int, int, bytes]]:
         A line of another format: two engines wrote the file, or two kinds of record are mixed in it.
     """
     for file, path in enumerate(job.files):
+        if file in skip:
+            continue
         for line, data in _files.line_blocks(
             path,
             error=CalibrationError,

@@ -98,7 +98,8 @@ def tables(path: str, every: int) -> None:
         [e.mape for r in results for e in r.extrapolation if e.beyond.startswith("fitted up to")]
     )
     print(
-        f"{len(results)} groups in {time.perf_counter() - started:.0f} s: held-out MAPE median {np.median(mape):.2f} %, "
+        f"{len(results)} groups in {time.perf_counter() - started:.0f} s: "
+        f"held-out MAPE median {np.median(mape):.2f} %, "
         f"quartiles {np.quantile(mape, 0.25):.2f} and {np.quantile(mape, 0.75):.2f} %, largest {mape.max():.1f} %; "
         f"above a quarter of the longest context {100 * np.median(beyond):.1f} % (median)"
     )

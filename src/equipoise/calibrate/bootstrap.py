@@ -1,9 +1,9 @@
 """Error bars: blocks of consecutive steps drawn again, from sums that add up.
 
-With the slowest ranks held fixed, an estimate is where the summed score vanishes. Per unit u (a few consecutive steps, or
-a load region of a measured table) keep the score g_u = sum psi(r) x / d and its slope H_u = sum psi'(r) x x' / d^2 (r the
-relative residual, x the columns at the slowest ranks, d what r is relative to). A replicate draws blocks of consecutive
-units and solves ::
+With the slowest ranks held fixed, an estimate is where the summed score vanishes. Per unit u (a few consecutive
+steps, or a load region of a measured table) keep the score g_u = sum psi(r) x / d and its slope
+H_u = sum psi'(r) x x' / d^2: r is the relative residual, x the columns at the slowest ranks, d what r is relative
+to. A replicate draws blocks of consecutive units and solves ::
 
     minimise  theta' H theta / 2 - (H theta_hat + g)' theta   over theta >= 0,    H = sum H_u, g = sum g_u
 
@@ -20,24 +20,18 @@ from typing import Final, Literal
 import numpy as np
 from scipy.stats import norm, t
 
-from equipoise.calibrate.bottleneck import (
-    BottleneckFit,
-    Loss,
-    Problem,
-    divisor,
-    fit_bottleneck,
-    robust_slope,
-    robust_weight,
-)
+from equipoise.calibrate.bottleneck import BottleneckFit, Problem, fit_bottleneck
 from equipoise.calibrate.least_squares import nonnegative_many
 from equipoise.calibrate.regions import Regions
-from equipoise.calibrate.samples import Samples
+from equipoise.calibrate.robust import Loss, divisor, robust_slope, robust_weight
 from equipoise.types import Floats, Ints
 
 __all__ = ["Bootstrap", "block_length", "bootstrap", "sandwich"]
 
 CONFIDENCE: Final = 0.95
 MOST_UNITS: Final = 4096
+LEAST_REFITS: Final = 20
+"""Fewer say nothing about a standard deviation."""
 ROW_VISITS: Final = 1.5e8
 """Budget of the full refits, in rows looked at: about a second."""
 
@@ -61,7 +55,8 @@ class Bootstrap:
     stretch : float64[p]
         Ratio by which deviations were stretched, per coefficient; 1 where refits scatter no more.
     critical : float
-        Half width of simultaneous 95 % intervals, in standard deviations.
+        Half width of the simultaneous 95 % intervals, in standard deviations: Bonferroni's, which hold however the
+        coefficients are correlated, with Student's allowance for few blocks.
     """
 
     replicates: Floats
@@ -73,28 +68,31 @@ class Bootstrap:
     critical: float
 
     def simultaneous(self, estimate: Floats) -> tuple[Floats, Floats]:
-        """Low and high of every coefficient, all at once with 95 % confidence.
-
-        Percentiles of the replicates, at the level where the largest standardised deviation of a replicate stays
-        within bounds 95 times in 100.
-        """
-        return self._percentiles(self.replicates, estimate, float(norm.cdf(self.critical)))
+        """Low and high of every coefficient; together they hold with 95 % confidence or more."""
+        return self._interval(self.replicates, estimate, self.critical)
 
     def pointwise(self, values: Floats, estimate: float) -> tuple[float, float]:
         """95 % interval of one number computed from every replicate."""
         known = values[np.isfinite(values)]
         if len(known) < len(values) / 2:
             return float("nan"), float("nan")
-        level = float(norm.cdf(self._student(CONFIDENCE)))
-        low, high = np.quantile(known, [1 - level, level])
-        return float(min(low, estimate)), float(max(high, estimate))
+        low, high = self._interval(known, np.float64(estimate), _student(self.blocks, 1))
+        return float(low), float(high)
 
-    def _student(self, confidence: float) -> float:
-        return float(t.ppf((1 + confidence) / 2, max(self.blocks - 1, 2)))
+    def _interval(
+        self, values: Floats, estimate: Floats | np.float64, critical: float
+    ) -> tuple[Floats, Floats]:
+        # Percentiles at 2.5 and 97.5 %, their distances stretched: skewness stays, and no end of an interval is
+        # read off a handful of replicates.
+        low, high = np.quantile(values, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2], axis=0)
+        ratio = critical / float(norm.ppf(0.5 + CONFIDENCE / 2))
+        below, above = np.maximum(estimate - low, 0.0), np.maximum(high - estimate, 0.0)
+        return np.maximum(estimate - ratio * below, 0.0), np.asarray(estimate + ratio * above)
 
-    def _percentiles(self, values: Floats, estimate: Floats, level: float) -> tuple[Floats, Floats]:
-        low, high = np.quantile(values, [1 - level, level], axis=0)
-        return np.minimum(low, estimate), np.maximum(high, estimate)
+
+def _student(blocks: float, numbers: int) -> float:
+    """Two-sided 95 % quantile for several numbers at once (Bonferroni), few blocks allowed for (Student)."""
+    return float(t.ppf(1 - (1 - CONFIDENCE) / (2 * numbers), max(blocks - 1, 2)))
 
 
 def block_length(residual: Floats) -> int:
@@ -217,7 +215,7 @@ def bootstrap(
         blocks=blocks,
         refits=done,
         stretch=stretch,
-        critical=_critical(drawn, theta, blocks),
+        critical=_student(blocks, len(theta)),
     )
 
 
@@ -269,7 +267,8 @@ def _stretch(
     if refits is None:
         visits = passes * (problem.samples.rows + 20 * len(problem.samples))
         refits = int(np.clip(ROW_VISITS / visits, 0, 100))
-    if refits < 20:
+    refits = min(refits, len(quick))
+    if refits < LEAST_REFITS:
         return one, 0
     full = np.empty((refits, len(one)))
     for r in range(refits):
@@ -288,15 +287,3 @@ def _stretch(
     theirs = np.sqrt(((full - fit.coefficients) ** 2).mean(axis=0))
     ratio = np.divide(theirs, ours, out=one.copy(), where=ours > 0)
     return np.clip(ratio, 1.0, 5.0), refits
-
-
-def _critical(drawn: Floats, estimate: Floats, blocks: float) -> float:
-    """Half width, in standard deviations, within which all coefficients of a replicate stay 95 times in 100."""
-    deviation = np.sqrt(((drawn - estimate) ** 2).mean(axis=0))
-    free = deviation > 0
-    if not free.any():
-        return float(norm.ppf((1 + CONFIDENCE) / 2))
-    largest = (np.abs(drawn - estimate)[:, free] / deviation[free]).max(axis=1)
-    together = float(np.quantile(largest, CONFIDENCE))
-    student = float(t.ppf((1 + CONFIDENCE) / 2, max(blocks - 1, 2)))
-    return max(together, float(norm.ppf((1 + CONFIDENCE) / 2))) * student / float(norm.ppf((1 + CONFIDENCE) / 2))

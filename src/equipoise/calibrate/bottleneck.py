@@ -17,24 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from equipoise.calibrate._assign import slowest
 from equipoise.calibrate.least_squares import nonnegative
+from equipoise.calibrate.robust import Loss, divisor, robust_scale, robust_weight
 from equipoise.calibrate.samples import Samples, saturated_tokens
 from equipoise.calibrate.shapes import PER_UNIT, Form
 from equipoise.errors import InternalError
 from equipoise.types import Floats, Ints
 
 __all__ = ["BottleneckFit", "Loss", "Problem", "fit_bottleneck"]
-
-Loss = Literal["huber", "tukey", "squares"]
-
-HUBER: Final = 1.345
-TUKEY: Final = 4.685
-"""Usual tuning constants: 95 % efficiency where the noise is normal."""
 
 CHUNK: Final = 500_000
 """Steps whose columns are laid out at a time: bounds the memory, not the result."""
@@ -150,41 +145,6 @@ class BottleneckFit:
     converged: bool
     moved: float
     starts: int
-
-
-def divisor(samples: Samples, predicted: Floats) -> Floats:
-    """What residuals are relative to (see the module's text)."""
-    if samples.is_grid:
-        return samples.time_us
-    return np.asarray(np.maximum(predicted, 1e-3 * samples.time_us))
-
-
-def robust_scale(relative: Floats) -> float:
-    """Standard deviation by the median absolute residual; never quite 0, so that exact data stay harmless."""
-    if len(relative) > 200_000:
-        relative = relative[:: len(relative) // 100_000]
-    return max(float(np.median(np.abs(relative))) * 1.4826, 1e-12)
-
-
-def robust_weight(relative: Floats, scale: float, loss: Loss) -> Floats:
-    """psi(r) / r: how much of a residual counts."""
-    if loss == "squares":
-        return np.ones_like(relative)
-    size = np.abs(relative) / scale
-    if loss == "huber":
-        return np.asarray(HUBER / np.maximum(size, HUBER))
-    return np.asarray(np.where(size < TUKEY, (1 - (size / TUKEY) ** 2) ** 2, 0.0))
-
-
-def robust_slope(relative: Floats, scale: float, loss: Loss) -> Floats:
-    """psi'(r): how the counted residual answers to the coefficients."""
-    if loss == "squares":
-        return np.ones_like(relative)
-    size = np.abs(relative) / scale
-    if loss == "huber":
-        return np.asarray((size <= HUBER).astype(np.float64))
-    u = (size / TUKEY) ** 2
-    return np.asarray(np.where(u < 1, (1 - u) * (1 - 5 * u), 0.0))
 
 
 def fit_bottleneck(

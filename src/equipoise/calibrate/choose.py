@@ -8,9 +8,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from equipoise.calibrate.bottleneck import Loss, fit_bottleneck
+from equipoise.calibrate.bottleneck import fit_bottleneck
 from equipoise.calibrate.holdout import held_out_errors
 from equipoise.calibrate.regions import Regions, load_regions, weighted_mean
+from equipoise.calibrate.robust import Loss
 from equipoise.calibrate.samples import Samples
 from equipoise.calibrate.shapes import BatchShape, Form, TermForm, graph_sizes
 from equipoise.types import Floats
@@ -21,6 +22,9 @@ BATCH_SHAPES: Final = ("linear", "roofline", "table", "staircase")
 
 LEAST_GAIN: Final = 0.005
 """A richer form must lower the held-out error by this share at least: less than that is not worth a coefficient."""
+
+ROUNDING: Final = 1e-7
+"""Errors this small are those of floating point."""
 
 CHOOSE_STEPS: Final = 6000
 """Steps a choice looks at."""
@@ -114,7 +118,8 @@ class _Contest:
         of, count = self.regions.of_step, self.regions.count
         by_region = np.bincount(of, (gain - mean) * weight, count) / weight.sum()
         error = float(np.sqrt((by_region**2).sum() * count / max(count - 1, 1)))
-        return bool(mean > error and mean > LEAST_GAIN * weighted_mean(self.errors, weight))
+        worth = max(LEAST_GAIN * weighted_mean(self.errors, weight), ROUNDING)
+        return bool(mean > error and mean > worth)
 
 
 def choose(
@@ -217,7 +222,7 @@ def _lengths(wanted: int | Sequence[int] | Literal["auto"] | None, samples: Samp
     if wanted == "auto":
         tried: Sequence[int] = SATURATIONS
     else:
-        tried = [wanted] if isinstance(wanted, int) else [int(n) for n in wanted]  # type: ignore[arg-type]
+        tried = [wanted] if isinstance(wanted, int) else [int(n) for n in wanted]
     busy = samples.batch > 0
     length = samples.context[busy] / samples.batch[busy]
     return [n for n in tried if 0.02 < float((length < n).mean()) < 0.98]

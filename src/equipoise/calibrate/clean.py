@@ -1,4 +1,4 @@
-"""From what an engine logged to the decode steps a fit may look at; whatever is left out is counted, with its reason."""
+"""From what an engine logged to the decode steps a fit may look at; what is left out is counted, with its reason."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def clean(
     """
     starts = records.step_starts()
     if len(starts) < 2:
-        raise CalibrationError("holds no step", where=records.source or None, fix="give a log with decode steps")
+        raise CalibrationError(
+            "holds no step", where=records.source or None, fix="give a log with decode steps"
+        )
     sieve = _Sieve(records, starts)
     flags, B, C = records.flags, records.batch, records.context_tokens
     idle = (B == 0) & ((flags & PROMPT) == 0)
@@ -226,7 +228,9 @@ def _nothing_left(records: StepRecords, sieve: _Sieve) -> CalibrationError:
         "no rank decodes": "log a loaded engine",
     }
     fix = fixes.get(worst.reason, "give a log with plain decode steps in this range")
-    return CalibrationError(f"has no decode step to fit ({went})", where=worst.first or records.source, fix=fix)
+    return CalibrationError(
+        f"has no decode step to fit ({went})", where=worst.first or records.source, fix=fix
+    )
 
 
 def merged(drops: tuple[Drop, ...]) -> tuple[Drop, ...]:

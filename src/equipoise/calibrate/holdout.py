@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from equipoise.calibrate.bottleneck import Loss, Problem, fit_bottleneck
+from equipoise.calibrate.bottleneck import Problem, fit_bottleneck
 from equipoise.calibrate.regions import Regions, regimes, weighted_mean
+from equipoise.calibrate.robust import Loss
 from equipoise.calibrate.samples import Samples
 from equipoise.calibrate.shapes import Form
 from equipoise.types import Floats
@@ -104,7 +105,9 @@ def extrapolation(
         errors = relative_errors(samples.take(~low), form, fit.coefficients)
         found.append(
             Extrapolation(
-                f"fitted up to {bound:,.0f} context tokens a rank, tested above", float(errors.mean()), len(errors)
+                f"fitted up to {bound:,.0f} context tokens a rank, tested above",
+                float(errors.mean()),
+                len(errors),
             )
         )
     if len(outside):

@@ -64,7 +64,9 @@ def collinear(problem: Problem, fit: BottleneckFit) -> tuple[Form, tuple[Unident
             share, *_ = np.linalg.lstsq(G, g, rcond=1e-12)
             if 1 - g @ share < SAME:
                 with_ = [names[k] for k, s in zip(kept, share, strict=True) if abs(s) > 0.05]
-                found.append(Unidentified(names[i], _same(samples, names[i], with_), probe(samples, names[i])))
+                found.append(
+                    Unidentified(names[i], _same(samples, names[i], with_), probe(samples, names[i]))
+                )
                 continue
         kept.append(i)
     for gone in found:
@@ -94,9 +96,7 @@ def _same(samples: Samples, name: str, others: list[str]) -> str:
     if (name.endswith(".per_request") or ".batch_rise" in name) and others == [CONSTANT]:
         largest = np.maximum.reduceat(samples.batch, samples.starts[:-1])
         if largest.min() == largest.max():
-            return (
-                f"the batch of the slowest rank is {largest[0]} in every step; what it costs is part of the constant"
-            )
+            return f"the batch of the slowest rank is {largest[0]} in every step; what it costs is part of the constant"
         return "the slowest rank always has the same batch; what it costs is part of the constant"
     return f"its load always moves with that of {' and '.join(others)}, which holds its price"
 
@@ -153,7 +153,9 @@ def probe(samples: Samples, name: str) -> str:
         return f"run batch {B} a rank with 0 and with 3 speculative tokens, contexts of {_tokens(length)}"
     if kind.startswith("per_100k_saturated"):
         bound = int(kind.rpartition("_")[2])
-        return f"run batch {B} a rank with contexts of {_tokens(max(1, bound // 4))} and of {_tokens(4 * bound)}"
+        return (
+            f"run batch {B} a rank with contexts of {_tokens(max(1, bound // 4))} and of {_tokens(4 * bound)}"
+        )
     if kind == "per_100k_context":
         short, long = max(1, length // 4), 4 * length
         return f"run batch {B} a rank with contexts of {_tokens(short)} and of {_tokens(long)}"

@@ -76,7 +76,9 @@ def plant(
     )
 
 
-def _noise(rng: np.random.Generator, steps: int, memory_steps: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _noise(
+    rng: np.random.Generator, steps: int, memory_steps: float
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """float64[steps], standard normal, with an exponential memory."""
     fresh = rng.standard_normal(steps)
     if memory_steps <= 0:

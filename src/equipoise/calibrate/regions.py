@@ -1,4 +1,4 @@
-"""Load regions: cells of the (batch, context) plane that are left out whole, so that a fit is tested where it has not been."""
+"""Load regions: cells of the (batch, context) plane, left out whole to test a fit where it has not been."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def load_regions(samples: Samples) -> Regions:
     for octaves in WIDTHS:
         x = np.floor(B / octaves + 1e-9).astype(np.int64)
         y = np.floor(C / octaves + 1e-9).astype(np.int64)
-        _, cell, size = np.unique(
-            np.stack([x, y]), axis=1, return_inverse=True, return_counts=True
-        )
+        _, cell, size = np.unique(np.stack([x, y]), axis=1, return_inverse=True, return_counts=True)
         cell = cell.reshape(-1)
         if (size >= least).sum() >= min(ENOUGH_CELLS, steps):
             return _limited(cell.astype(np.int64), size, octaves)

@@ -191,7 +191,8 @@ class FitResult:
                 {"beyond": e.beyond, "mape": e.mape, "steps": e.steps} for e in self.extrapolation
             ],
             "unidentified": [
-                {"coefficient": u.coefficient, "reason": u.reason, "probe": u.probe} for u in self.unidentified
+                {"coefficient": u.coefficient, "reason": u.reason, "probe": u.probe}
+                for u in self.unidentified
             ],
         }
         return values
@@ -227,7 +228,8 @@ def fits_summary(results: Sequence[FitResult]) -> dict[str, Any]:
 
 def _interval(interval: ValueInterval) -> dict[str, float | None]:
     return {
-        name: float(v) if math.isfinite(v) else None for name, v in zip(interval._fields, interval, strict=True)
+        name: float(v) if math.isfinite(v) else None
+        for name, v in zip(interval._fields, interval, strict=True)
     }
 
 

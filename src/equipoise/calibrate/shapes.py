@@ -12,7 +12,8 @@ table       rising broken line through nodes (measured batches)                 
 staircase   rising steps: a batch is padded to the next captured graph size        one rise a step
 ==========  =====================================================================  =====================
 
-Rises are non-negative, so tables and staircases are monotone: non-negative least squares on them is isotonic regression.
+Rises are non-negative, so tables and staircases are monotone: non-negative least squares on them is isotonic
+regression.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class BatchShape:
             return np.maximum(B, self.floor)
         low, high = np.array(self.nodes[:-1]), np.array(self.nodes[1:])
         if self.kind == "staircase":
-            return (B > low).astype(np.float64)
+            return (low < B).astype(np.float64)
         return np.asarray(np.clip((B - low) / (high - low), 0.0, 1.0))
 
     def prices(self, coefficients: Floats, largest: int) -> Floats:

@@ -1,8 +1,12 @@
 """Two shortcuts around the maximum, both wrong: here to show by how much, never used by a fit.
 
-`rank_by_rank` regresses the step's time on every rank's own load, though one rank made it. `feature_maxima` regresses it on
-the largest batch and the largest context of a step, which may belong to two ranks: it sees a heavier rank than there is
-and learns prices that are too small.
+`rank_by_rank` regresses the step's time on every rank's own load, though one rank made it. `feature_maxima` regresses
+it on the largest batch and the largest context of a step, which may belong to two ranks: it sees a heavier rank than
+there is and learns prices that are too small.
+
+Planted 4000 + max(20 B + 80 C/100k), 64 ranks, steady load, log-normal contexts (sigma 1.5), no noise, mean of five
+seeds: the fit gives 4000, 20, 80; rank by rank 12614, 11.1, 10.4; maxima 4290, 9.4, 79.8. With a term that waits for
+the largest batch beside it, maxima cannot tell the two prices of a request: they are the same column.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def derive(
     output: Path | None = None,
     as_json: Json = False,
 ) -> None:
-    """Count a model's attention work into V1- and V2-style step costs.
+    """Count a model's attention work into V1- and V2-style step costs and a prefill cost.
 
     Give the model in one of three ways: a preset by name, a Hugging Face config.json, or layers written by
     hand.

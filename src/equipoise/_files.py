@@ -114,7 +114,8 @@ def line_blocks(
                     f"the line is longer than {MAX_LINE_BYTES >> 20} MiB", where=f"{path}:{number}", fix=holds
                 )
             continue
-        block = bytes(pending[:end])
+        with memoryview(pending) as view:  # one copy, not two
+            block = bytes(view[:end])
         del pending[:end]
         yield number, block
         number += block.count(b"\n")

@@ -44,7 +44,7 @@ TARGETS = (*WHOLE, *REAL, *(f"{what}_{unit}" for what in ("time", "clock") for u
 """What a column may be mapped to."""
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "batch": ("batch_size", "num_decode_requests", "num_running_reqs", "running", "n_running"),
+    "batch": ("batch_size", "num_decode_requests", "running", "n_running"),
     "context_tokens": ("sum_decode_kv_tokens", "kv_tokens", "total_context_tokens", "num_active_tokens"),
     "context_mean": ("context", "context_len", "context_length", "kv_len", "mean_context"),
     "time_s": ("wall_time", "step_time_s", "latency_s", "elapsed_s"),

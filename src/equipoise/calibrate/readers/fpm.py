@@ -23,7 +23,7 @@ from equipoise.calibrate.readers.format import Format, Job, has_sign
 from equipoise.calibrate.readers.fpm_steps import align, prefill_pairs, time_meaning, variances
 from equipoise.calibrate.readers.ledger import Ledger
 from equipoise.calibrate.readers.rows import Columns, Rows
-from equipoise.calibrate.readers.text import blocks
+from equipoise.calibrate.readers.text import blocks, refuse_foreign
 from equipoise.calibrate.readers.without import refuse_without_context
 from equipoise.calibrate.records import StepRecords
 
@@ -82,6 +82,7 @@ class _Chunks:
         pairs = self._fast(data)
         columns = None if pairs is None or len(pairs[0]) != len(numbers) else self._columns(*pairs)
         if columns is None:
+            refuse_foreign(self.job, "fpm", file, line, data)
             numbers, records, received = self._exact(self.job.files[file], line, data)
             columns = self._columns(records, received)
             if columns is None:
@@ -180,7 +181,7 @@ def _record(text: bytes, path: Path, line: int, ledger: Ledger) -> _Recorded | N
 
 def _read(job: Job) -> list[StepRecords]:
     chunks = _Chunks(job)
-    for file, line, data in blocks(job, "fpm"):
+    for file, line, data in blocks(job, "fpm", watch=False):
         chunks.add(file, line, data)
     columns = chunks.rows.columns()
     if "time_s" not in columns:

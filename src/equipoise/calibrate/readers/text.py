@@ -14,10 +14,12 @@ from equipoise.calibrate.readers.format import Job
 from equipoise.errors import CalibrationError
 from equipoise.types import Ints
 
-__all__ = ["blocks", "line_numbers", "matches", "number"]
+__all__ = ["blocks", "line_numbers", "matches", "number", "refuse_foreign"]
 
 
-def blocks(job: Job, own: str, *, skip: Collection[int] = ()) -> Iterator[tuple[int, int, bytes]]:
+def blocks(
+    job: Job, own: str, *, skip: Collection[int] = (), watch: bool = True
+) -> Iterator[tuple[int, int, bytes]]:
     """File number, number of the first line, and a block of whole lines, for every block of every file.
 
     Parameters
@@ -27,6 +29,8 @@ def blocks(job: Job, own: str, *, skip: Collection[int] = ()) -> Iterator[tuple[
         Name of the format that reads.
     skip : collection of int
         Files that are read another way.
+    watch : bool
+        Refuse lines of other formats; a reader that sees them by itself calls `refuse_foreign` then.
 
     Raises
     ------
@@ -42,16 +46,22 @@ def blocks(job: Job, own: str, *, skip: Collection[int] = ()) -> Iterator[tuple[
             holds="a step log holds one record a line",
             cut=partial(job.ledger.cut, path),
         ):
-            for sign, name in job.foreign:
-                at = data.find(sign)
-                if at >= 0:
-                    number = line + data.count(b"\n", 0, at)
-                    raise CalibrationError(
-                        f"the file is {own} up to here, and {name} begins in this line",
-                        where=f"{path}:{number}",
-                        fix=f"give the lines of one engine in one file, or read one with --format {own}",
-                    )
+            if watch:
+                refuse_foreign(job, own, file, line, data)
             yield file, line, data
+
+
+def refuse_foreign(job: Job, own: str, file: int, line: int, data: bytes) -> None:
+    """Raise where a block holds a line of another format."""
+    for sign, name in job.foreign:
+        at = data.find(sign)
+        if at >= 0:
+            number = line + data.count(b"\n", 0, at)
+            raise CalibrationError(
+                f"the file is {own} up to here, and {name} begins in this line",
+                where=f"{job.files[file]}:{number}",
+                fix=f"give the lines of one engine in one file, or read one with --format {own}",
+            )
 
 
 def matches(

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from equipoise.calibrate.fit import fit
+from equipoise.calibrate import fit
 from equipoise.calibrate.records import StepRecords
 
 

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from equipoise.calibrate import fit
 from equipoise.calibrate.bootstrap import sandwich
 from equipoise.calibrate.bottleneck import Problem, fit_bottleneck
 from equipoise.calibrate.clean import clean
-from equipoise.calibrate.fit import fit
 from equipoise.calibrate.planted import plant
 from equipoise.calibrate.records import StepRecords
 from equipoise.calibrate.shapes import BatchShape, Form, TermForm

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from equipoise.calibrate import fit
 from equipoise.calibrate.clean import clean
-from equipoise.calibrate.fit import fit
 from equipoise.calibrate.planted import plant
 from equipoise.calibrate.records import Drop, Flag, StepRecords
 from equipoise.cost import StepCost, Term

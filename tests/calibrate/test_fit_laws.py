@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
+from equipoise.calibrate import fit
 from equipoise.calibrate.bottleneck import Problem, fit_bottleneck
 from equipoise.calibrate.clean import clean
-from equipoise.calibrate.fit import fit
 from equipoise.calibrate.least_squares import nonnegative, nonnegative_many
 from equipoise.calibrate.planted import plant
 from equipoise.calibrate.records import StepRecords

@@ -11,10 +11,10 @@ import pytest
 from scipy.stats import binom
 
 from equipoise import cost as costs
+from equipoise.calibrate import fit
 from equipoise.calibrate.bootstrap import block_length, bootstrap, sandwich
 from equipoise.calibrate.bottleneck import Problem, fit_bottleneck
 from equipoise.calibrate.clean import clean
-from equipoise.calibrate.fit import fit
 from equipoise.calibrate.holdout import held_out_errors, relative_errors
 from equipoise.calibrate.planted import plant
 from equipoise.calibrate.records import StepRecords
@@ -110,19 +110,35 @@ def test_noise_with_a_memory_gives_longer_blocks_and_wider_intervals() -> None:
 def test_replicates_from_sums_equal_full_refits() -> None:
     """One rank, squares: a replicate is an ordinary weighted regression, and one Newton step is exact."""
     records = plant(ONE, steps=60, ranks=1, seed=2)
-    samples = clean(
-        StepRecords.build({n: getattr(records, n) for n in ("batch", "context_tokens", "time_s")})
-    ).samples
+    columns = {name: getattr(records, name) for name in ("batch", "context_tokens", "time_s")}
+    samples = clean(StepRecords.build(columns)).samples
     assert samples.is_grid
     problem = Problem(samples, FORM)
     found = fit_bottleneck(samples, FORM, loss="squares", problem=problem)
-    errors = bootstrap(problem, found, load_regions(samples), loss="squares", replicates=40, refits=40)
+    errors = bootstrap(problem, found, None, loss="squares", replicates=40, refits=40)
     np.testing.assert_allclose(errors.stretch, 1.0, rtol=1e-6)
     samples = clean(plant(TWO, steps=400, ranks=8, seed=2)).samples
     problem = Problem(samples, TWO_TERMS)
     found = fit_bottleneck(samples, TWO_TERMS, problem=problem)
     errors = bootstrap(problem, found, None, replicates=60, refits=60)
     assert errors.stretch.max() < 1.4
+
+
+def test_intervals_of_a_table_hold_the_prices_it_was_made_of() -> None:
+    """Misfit by region: a third of the cells run 3 % slow, another third 3 % fast."""
+    B, length = (g.ravel() for g in np.meshgrid(2 ** np.arange(10), 2 ** np.arange(11, 18)))
+    C, truth, together = B * length, np.array([200.0, 1.2, 4.0]), 0
+    columns = {"batch": B, "context_tokens": C, "time_s": np.ones(len(B))}
+    regions = load_regions(clean(StepRecords.build(columns)).samples)
+    for seed in range(20):
+        misfit = np.random.default_rng(seed).choice([-0.03, 0.0, 0.03], regions.count)[regions.of_step]
+        columns["time_s"] = (truth[0] + truth[1] * B + truth[2] * C / 1e5) * (1 + misfit) / 1e6
+        samples = clean(StepRecords.build(columns)).samples
+        problem = Problem(samples, FORM)
+        found = fit_bottleneck(samples, FORM, problem=problem)
+        low, high = bootstrap(problem, found, regions, replicates=500).simultaneous(found.coefficients)
+        together += int(((low <= truth) & (truth <= high)).all())
+    assert together >= binom.ppf(0.001, 20, 0.95)
 
 
 def test_regions_are_left_out_whole() -> None:

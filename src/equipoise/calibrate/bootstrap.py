@@ -202,11 +202,20 @@ def bootstrap(
     H_unit, g_unit = _unit_sums(problem, fit, unit, units, loss)
     counts = _draw(rng, replicates, units, span)
     theta = fit.coefficients
-    H = np.einsum("ru,uij->rij", counts, H_unit, optimize=True)
     g = counts @ g_unit
+    if regions is None:
+        H = np.einsum("ru,uij->rij", counts, H_unit, optimize=True)
+    else:
+        H = np.broadcast_to(H_unit.sum(axis=0), (replicates, *H_unit.shape[1:]))
     drawn = nonnegative_many(H, np.einsum("rij,j->ri", H, theta) + g)
     blocks = units / span
-    stretch, done = _stretch(problem, fit, unit, counts, drawn, refits, loss)
+    if regions is None:
+        stretch, done = _stretch(problem, fit, unit, counts, drawn, refits, loss)
+    else:
+        # The usual correction for few clusters and many coefficients (CR1).
+        n, p = len(samples), len(theta)
+        factor = np.sqrt(units / max(units - 1, 1) * (n - 1) / max(n - p, 1))
+        stretch, done = np.full(p, factor), 0
     drawn = np.maximum(theta + (drawn - theta) * stretch, 0.0)
     return Bootstrap(
         replicates=drawn,

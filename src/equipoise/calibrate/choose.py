@@ -26,7 +26,7 @@ LEAST_GAIN: Final = 0.005
 ROUNDING: Final = 1e-7
 """Errors this small are those of floating point."""
 
-CHOOSE_STEPS: Final = 6000
+CHOOSE_STEPS: Final = 4000
 """Steps a choice looks at."""
 
 MOST_NODES: Final = 16

@@ -287,4 +287,11 @@ def test_a_bad_line_is_named_or_skipped(tmp_path: Path, line: str, what: str) ->
     assert records.step.tolist() == [1, 3]
     assert records.line.tolist() == [1, 4]
     assert records.dropped[0].rows == 1
-    assert f"{path}:3" in records.dropped[0].first
+    assert records.dropped[0].first == f"{path}:3"
+    assert any(f"{path}:3: " in n for n in records.notes)
+
+
+def test_ids_that_are_no_workers_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "f", "".join(fpm(c, worker=f"w{c}") for c in range(5000)))
+    with pytest.raises(CalibrationError, match="more than 4,096 workers"):
+        one(path)

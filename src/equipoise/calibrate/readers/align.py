@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,13 @@ from numpy.typing import NDArray
 
 from equipoise.types import Floats, Ints
 
-__all__ = ["counter_offsets", "instances_of_files", "windows"]
+__all__ = ["MAX_RANKS", "counter_offsets", "instances_of_rows", "windows"]
 
 LOCKSTEP_SHARE = 0.9
 """Counters run in lockstep where this share of the rows agrees on the distance between two of them."""
 SAMPLE = 200_000
+MAX_RANKS = 4096
+"""Ranks of an instance; more are no ranks, but another number in their place."""
 
 
 def windows(position: NDArray[Any], rank: NDArray[Any], span: float) -> Ints:
@@ -73,19 +74,33 @@ def counter_offsets(counter: Ints, clock: Floats, rank: NDArray[Any]) -> dict[in
     return offsets
 
 
-def instances_of_files(spans: Sequence[dict[int, tuple[float, float]]]) -> list[int]:
-    """Which instance every file belongs to: files whose ranks meet at the same time come from different ones.
+def instances_of_rows(files: int, file: NDArray[Any], rank: NDArray[Any], position: Floats) -> Ints:
+    """Instance of every file: files whose ranks meet at the same time come from different ones.
+
+    Files with other ranks, or with the same ranks at another time (a log that was rotated), belong together.
 
     Parameters
     ----------
-    spans : sequence of dict
-        For every file: rank to the first and the last position of its rows.
+    files : int
+        How many there are.
+    file, rank : int array [rows]
+    position : float64[rows]
+        Time or step; NaN is anywhere.
 
     Returns
     -------
-    list of int
-        Number of the instance, from 0, in order of first appearance.
+    int64[files]
+        Number of the instance, from 0.
     """
+    spans: list[dict[int, tuple[float, float]]] = [{} for _ in range(files)]
+    if len(file):
+        order = np.lexsort((rank, file))
+        new = np.append(True, (np.diff(file[order]) != 0) | (np.diff(rank[order]) != 0))
+        starts = np.flatnonzero(new)
+        low = np.minimum.reduceat(np.nan_to_num(position[order], nan=-np.inf), starts)
+        high = np.maximum.reduceat(np.nan_to_num(position[order], nan=np.inf), starts)
+        for at, begin, end in zip(order[starts], low.tolist(), high.tolist(), strict=True):
+            spans[int(file[at])][int(rank[at])] = (begin, end)
     held: list[dict[int, list[tuple[float, float]]]] = []
     numbers = []
     for span in spans:
@@ -95,7 +110,7 @@ def instances_of_files(spans: Sequence[dict[int, tuple[float, float]]]) -> list[
         for r, reach in span.items():
             held[number].setdefault(r, []).append(reach)
         numbers.append(number)
-    return numbers
+    return np.array(numbers, np.int64)
 
 
 def _free(taken: dict[int, list[tuple[float, float]]], span: dict[int, tuple[float, float]]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.calibrate.readers.align import instances_of_rows
 from equipoise.calibrate.readers.assemble import assemble
 from equipoise.calibrate.readers.documents import Table, records, whole_number
 from equipoise.calibrate.readers.format import Format, Head, Job
@@ -51,7 +52,10 @@ def _read(job: Job) -> list[StepRecords]:
     columns = rows.columns()
     if "batch" not in columns:
         return [assemble(job, "deepinfer_log", columns)]
-    columns["instance"] = np.zeros(len(columns["line"]), np.int32)
+    position = columns["step"].astype(np.float64)
+    columns["instance"] = instances_of_rows(len(job.files), columns["file"], columns["rank"], position)[
+        columns["file"]
+    ]
     columns["steps"] = _distance(columns)
     columns["flags"] = np.full(len(columns["line"]), Flag.AVERAGED, np.uint8)
     job.ledger.note(
@@ -92,9 +96,9 @@ def _columns(found: list[re.Match[bytes]]) -> dict[str, Any]:
 
 def _distance(columns: dict[str, Any]) -> Any:
     """Steps since the rank's line before; 1 for the first."""
-    order = np.lexsort((columns["step"], columns["rank"]))
+    order = np.lexsort((columns["step"], columns["rank"], columns["instance"]))
     gaps = np.ones(len(order))
-    same = np.diff(columns["rank"][order]) == 0
+    same = (np.diff(columns["rank"][order]) == 0) & (np.diff(columns["instance"][order]) == 0)
     gaps[order[1:][same]] = np.maximum(np.diff(columns["step"][order])[same], 1)
     return gaps
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise import _files
+from equipoise.calibrate.readers.align import MAX_RANKS
 from equipoise.calibrate.readers.assemble import assemble
 from equipoise.calibrate.readers.format import Format, Job, has_sign
 from equipoise.calibrate.readers.fpm_steps import align, prefill_pairs, time_meaning, variances
@@ -26,13 +27,14 @@ from equipoise.calibrate.readers.rows import Columns, Rows
 from equipoise.calibrate.readers.text import blocks, refuse_foreign
 from equipoise.calibrate.readers.without import refuse_without_context
 from equipoise.calibrate.records import StepRecords
+from equipoise.errors import CalibrationError
 
 __all__ = ["FORMAT"]
 
 SIGN = b'"scheduled_requests"'
 EXPECTED = "a ForwardPassMetrics record of version 1"
 LIMIT = 1 << 53
-MAX_RANK = 1 << 16
+MAX_WORKERS = 4096
 
 
 class _Scheduled(msgspec.Struct, gc=False):
@@ -127,12 +129,18 @@ class _Chunks:
         ):
             return None
         rank = columns.pop("dp_rank")
-        if count and (rank.min() < 0 or rank.max() >= MAX_RANK):
+        if count and (rank.min() < 0 or rank.max() >= MAX_RANKS):
             return None
         columns["rank"] = rank.astype(np.int32)
         names = [r.worker_id for r in records]
         for worker in dict.fromkeys(names):
             self.workers.setdefault(worker, len(self.workers))
+        if len(self.workers) > MAX_WORKERS:
+            raise CalibrationError(
+                f"the records name more than {MAX_WORKERS:,} workers",
+                where=str(self.job.files[-1]),
+                fix="worker_id is that of the engine, the same in all its records",
+            )
         columns["instance"] = np.fromiter(map(self.workers.__getitem__, names), np.int32, count)
         return columns
 
@@ -161,7 +169,7 @@ def _record(text: bytes, path: Path, line: int, ledger: Ledger) -> _Recorded | N
         metrics = record.metrics
         if metrics.version != 1:
             raise ValueError(f"the record is of version {metrics.version}")
-        if not 0 <= metrics.dp_rank < MAX_RANK:
+        if not 0 <= metrics.dp_rank < MAX_RANKS:
             raise ValueError(f"dp_rank = {metrics.dp_rank}")
         whole = [getattr(metrics.scheduled_requests, name) for name in _SUMS[:5]]
         if (

@@ -48,7 +48,7 @@ class Ledger:
             More than ``skip_bad`` of them.
         """
         where = str(path) if line is None else f"{path}:{line}"
-        self.drop(BAD_LINE, 1, f"{where}: {what}")
+        self.drop(BAD_LINE, 1, where)
         count = self._drops[BAD_LINE].rows
         if count > self.skip_bad:
             limit = (
@@ -59,6 +59,8 @@ class Ledger:
             raise CalibrationError(
                 what, where=where, fix="; ".join(t for t in (f"expected {expected}", fix, limit) if t)
             )
+        if count == 1:
+            self.note(f"The first bad line is {where}: {what}.")
 
     def cut(self, path: Path, error: InputError, line: int) -> None:
         """Book a compressed file that is broken at a line; what was read before it may be used under ``skip_bad``."""

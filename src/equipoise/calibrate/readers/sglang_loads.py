@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.calibrate.readers.align import instances_of_files
+from equipoise.calibrate.readers.align import instances_of_rows
 from equipoise.calibrate.readers.assemble import assemble
 from equipoise.calibrate.readers.documents import Table, records, whole_number
 from equipoise.calibrate.readers.format import Format, Head, Job
@@ -114,22 +114,7 @@ def _clock(value: Any) -> float:
 def _differences(job: Job, columns: Columns) -> None:
     """From sums to means between a rank's sample and the one before it."""
     rank, file, clock = columns["rank"], columns["file"], columns["clock_s"]
-    spans = []
-    for f in range(len(job.files)):
-        rows = np.flatnonzero(file == f)
-        known = len(rows) and not np.isnan(clock[rows]).any()
-        spans.append(
-            {
-                int(r): (
-                    float(np.min(clock[rows][rank[rows] == r])),
-                    float(np.max(clock[rows][rank[rows] == r])),
-                )
-                if known
-                else (-np.inf, np.inf)
-                for r in np.unique(rank[rows])
-            }
-        )
-    columns["instance"] = np.array(instances_of_files(spans), np.int32)[file]
+    columns["instance"] = instances_of_rows(len(job.files), file, rank, clock)[file]
     order = np.lexsort((columns["step"], rank, columns["instance"]))
     before = np.full(len(order), -1)
     same = (np.diff(rank[order]) == 0) & (np.diff(columns["instance"][order]) == 0)

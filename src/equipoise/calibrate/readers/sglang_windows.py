@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.calibrate.readers.align import instances_of_files, windows
+from equipoise.calibrate.readers.align import instances_of_rows, windows
 from equipoise.calibrate.readers.format import Job
 from equipoise.calibrate.readers.rows import Columns
 from equipoise.calibrate.records import Flag
@@ -63,21 +63,11 @@ def _instances(
     job: Job, file: NDArray[np.int16], rank: NDArray[np.int64], clock: Floats
 ) -> tuple[Ints, Floats]:
     """Number of the instance and time of the beginning, for every file."""
-    spans, begins = [], np.zeros(len(job.files))
+    begins = np.zeros(len(job.files))
     for f in range(len(job.files)):
-        rows = np.flatnonzero(file == f)
-        times = clock[rows]
-        begins[f] = np.nanmin(times) if len(rows) and not np.isnan(times).all() else 0.0
-        if np.isnan(times).any():
-            spans.append({int(r): (-np.inf, np.inf) for r in np.unique(rank[rows])})
-            continue
-        spans.append(
-            {
-                int(r): (float(times[rank[rows] == r].min()), float(times[rank[rows] == r].max()))
-                for r in np.unique(rank[rows])
-            }
-        )
-    numbers = np.array(instances_of_files(spans), np.int64)
+        times = clock[file == f]
+        begins[f] = np.nanmin(times) if len(times) and not np.isnan(times).all() else 0.0
+    numbers = instances_of_rows(len(job.files), file, rank, clock)
     if len(set(numbers.tolist())) > 1:
         job.ledger.note(
             f"The files hold the same ranks at the same time: they are taken as {numbers.max() + 1} instances."

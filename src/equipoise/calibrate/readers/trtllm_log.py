@@ -14,7 +14,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.calibrate.readers.align import instances_of_files
+from equipoise.calibrate.readers.align import instances_of_rows
 from equipoise.calibrate.readers.assemble import assemble
 from equipoise.calibrate.readers.format import Format, Job, has_sign
 from equipoise.calibrate.readers.rows import Columns, Rows
@@ -80,7 +80,9 @@ def _read(job: Job) -> list[StepRecords]:
     )
     columns["prefill_pairs"] = np.where(columns["prefill_tokens"] > 0, np.nan, 0.0)
     _context(job, columns)
-    _instances(job, columns)
+    position = columns["step"].astype(np.float64)
+    numbers = instances_of_rows(len(job.files), columns["file"], columns["rank"], position)
+    columns["instance"] = numbers[columns["file"]]
     _times(job, columns)
     if np.isnan(columns["clock_s"]).all():
         del columns["clock_s"]
@@ -119,18 +121,6 @@ def _context(job: Job, columns: Columns) -> None:
         else "",
     )
     columns["context_tokens"] = np.where(decode, -1, 0)
-
-
-def _instances(job: Job, columns: Columns) -> None:
-    spans = []
-    for f in range(len(job.files)):
-        rows = columns["file"] == f
-        rank, step = columns["rank"][rows], columns["step"][rows]
-        spans.append(
-            {int(r): (float(step[rank == r].min()), float(step[rank == r].max())) for r in np.unique(rank)}
-        )
-    numbers = np.array(instances_of_files(spans), np.int32)
-    columns["instance"] = numbers[columns["file"]]
 
 
 def _times(job: Job, columns: Columns) -> None:

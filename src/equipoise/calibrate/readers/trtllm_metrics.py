@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.calibrate.readers.align import instances_of_rows
 from equipoise.calibrate.readers.assemble import assemble
 from equipoise.calibrate.readers.documents import Table, records, whole_number
 from equipoise.calibrate.readers.format import Format, Job, has_sign
@@ -49,7 +50,10 @@ def _read(job: Job) -> list[StepRecords]:
             "record hostStepTimeMS beside it."
         )
     _context(job, columns)
-    columns["instance"] = np.zeros(len(columns["line"]), np.int32)
+    position = columns["step"].astype(np.float64)
+    columns["instance"] = instances_of_rows(len(job.files), columns["file"], columns["rank"], position)[
+        columns["file"]
+    ]
     columns["prompt_variance"] = np.full(len(columns["line"]), np.nan)
     columns["prefill_pairs"] = prefill_pairs(columns, job.ledger)
     if np.isnan(columns["clock_s"]).all():

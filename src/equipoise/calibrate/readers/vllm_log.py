@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.calibrate.readers.align import instances_of_files
+from equipoise.calibrate.readers.align import instances_of_rows
 from equipoise.calibrate.readers.assemble import assemble
 from equipoise.calibrate.readers.fill import idle_rows
 from equipoise.calibrate.readers.format import Format, Job, has_sign
@@ -131,14 +131,8 @@ def _context(job: Job, columns: Columns, capacity: int | None) -> None:
 
 def _instances(job: Job, columns: Columns) -> Any:
     """Files with the same ranks at the same steps come from different engines."""
-    spans = []
-    for f in range(len(job.files)):
-        rows = columns["file"] == f
-        rank, step = columns["rank"][rows], columns["step"][rows]
-        spans.append(
-            {int(r): (float(step[rank == r].min()), float(step[rank == r].max())) for r in np.unique(rank)}
-        )
-    numbers = np.array(instances_of_files(spans), np.int32)
+    position = columns["step"].astype(np.float64)
+    numbers = instances_of_rows(len(job.files), columns["file"], columns["rank"], position)
     if numbers.max() > 0:
         job.ledger.note(
             f"The files hold the same ranks at the same steps: they are taken as {numbers.max() + 1} instances."

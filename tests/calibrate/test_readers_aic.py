@@ -61,6 +61,14 @@ def test_parquet_of_the_package(tmp_path: Path, table: str, context: int) -> Non
     assert records.time_s.tolist() == [0.5e-3]
 
 
+def test_a_group_names_only_the_files_it_is_from(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.csv", HEADER + f"{FULL}4,1,2048,0.25\n")
+    b = write(tmp_path / "b.csv", HEADER + f"{SKIP}4,1,2048,0.25\n{FULL}8,1,2048,0.25\n")
+    full, skip = read([a, b])
+    assert full.source == f"{a}, {b}"
+    assert skip.where(0) == f"{b}:2"
+
+
 def test_points_that_are_none_are_dropped(tmp_path: Path) -> None:
     rows = ["4,1,2048,", "4,1,2048,-1", "4,1,2048,nan", "x,1,2048,1", "4,1,2048,0", "4,1,2048,1"]
     text = HEADER + "".join(f"{FULL}{row}\n" for row in rows)

@@ -106,7 +106,8 @@ def _read(job: Job) -> list[StepRecords]:
         columns = {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
         columns["step"] = np.arange(len(columns["line"]))
         ledger = Ledger(job.ledger.skip_bad, notes=list(job.ledger.notes))
-        one = Job(tuple(job.files), ledger)
+        files, columns["file"] = np.unique(columns["file"], return_inverse=True)
+        one = Job(tuple(job.files[f] for f in files), ledger)
         labels["layer"] = labels.get("op_name", "")
         try:
             read.append(assemble(one, "aic", columns, labels=labels, chained=False))

@@ -11,7 +11,7 @@ from equipoise.calibrate.bootstrap import Bootstrap
 from equipoise.calibrate.bottleneck import BottleneckFit, Problem
 from equipoise.calibrate.choose import Choice
 from equipoise.calibrate.clean import Cleaned, merged
-from equipoise.calibrate.coverage import coverage
+from equipoise.calibrate.covered import coverage
 from equipoise.calibrate.holdout import extrapolation, held_out_errors, mape_by_regime
 from equipoise.calibrate.identify import Unidentified, typical_loads, weak
 from equipoise.calibrate.records import Drop, StepRecords

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from equipoise.calibrate.choose import Candidate
-from equipoise.calibrate.coverage import Coverage
+from equipoise.calibrate.covered import Coverage
 from equipoise.calibrate.holdout import Extrapolation
 from equipoise.calibrate.identify import Unidentified
 from equipoise.calibrate.records import Drop, StepRecords

@@ -12,7 +12,7 @@ def pick(ranks, requests, i, prices, params, memory):
     tokens = requests.context_tokens[i]
     best, least = STAY, 1e300
     for r in range(len(ranks.batch)):
-        if fits(ranks, r, tokens):
+        if fits(ranks, r, requests.reserve_tokens[i]):
             price = 0.0
             for t in range(len(prices.context)):
                 price += rank_work(

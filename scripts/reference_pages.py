@@ -120,7 +120,7 @@ def policy(name: str) -> str:
     also = sorted({*found.aliases, *(a for a, full in ALIASES.items() if full == name and len(a) > 1)})
     facts = [f"- **Rule:** {found.summary}."]
     facts += [f"- **Also called:** {', '.join(f'`{a}`' for a in also)}."] if also else []
-    facts += [f"- **Source:** {found.source}. **Stability:** {found.stability}."]
+    facts += [f"- **Source:** {found.source}."]
     if not found.parameters:
         return "\n".join([*facts, "- No parameters."])
     parameters = [[f"`{p.name}`", _shown(p.default), _bounds(p), p.description] for p in found.parameters]

@@ -13,52 +13,159 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
+from llvmlite.ir import Constant  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.cgutils import create_struct_proxy, pack_array
+from numba.core.imputils import impl_ret_borrowed
 from numba.core.types import Type
-from numba.extending import register_jitable
+from numba.extending import intrinsic, overload, register_jitable
 
-from equipoise.types import Memory, Prices, Ranks, Requests
+from equipoise.types import (
+    Floats,
+    Floats2D,
+    Ints,
+    Ints2D,
+    Ints3D,
+    Memory,
+    Prices,
+    Ranks,
+    Requests,
+    SmallInts,
+    SmallInts2D,
+    SmallInts3D,
+)
 
-__all__ = ["MEMORY", "PLACE", "PRICES", "RANKS", "REQUESTS", "compiled", "jitable", "named"]
+__all__ = [
+    "FINISHED",
+    "MEMORY",
+    "PLACE",
+    "PRICES",
+    "RANKS",
+    "REQUESTS",
+    "borrowed",
+    "compiled",
+    "jitable",
+    "numba_type",
+    "shortened",
+]
 
 _log = logging.getLogger(__name__)
 
 INTS = types.Array(types.int64, 1, "C")
-INTS_2D = types.Array(types.int64, 2, "C")
-SMALL_INTS = types.Array(types.int32, 1, "C")
-SMALL_INTS_2D = types.Array(types.int32, 2, "C")
 FLOATS = types.Array(types.float64, 1, "C")
-FLOATS_2D = types.Array(types.float64, 2, "C")
-
-
-def named(cls: type, *fields: Type) -> Type:
-    """Numba's type of a named tuple (it has two spellings, by whether all fields are of one type)."""
-    if all(f == fields[0] for f in fields):
-        return types.NamedUniTuple(fields[0], len(fields), cls)
-    return types.NamedTuple(fields, cls)
-
-
-RANKS = named(Ranks, INTS, INTS, INTS, INTS, INTS_2D, INTS, INTS)
-REQUESTS = named(Requests, INTS, INTS, INTS, INTS)
-PRICES = named(
-    Prices, types.float64, types.int64, FLOATS_2D, FLOATS, FLOATS_2D, FLOATS, FLOATS, FLOATS_2D, INTS
+_TYPES = (
+    (int, types.int64),
+    (float, types.float64),
+    (Ints, INTS),
+    (Ints2D, types.Array(types.int64, 2, "C")),
+    (Ints3D, types.Array(types.int64, 3, "C")),
+    (SmallInts, types.Array(types.int32, 1, "C")),
+    (SmallInts2D, types.Array(types.int32, 2, "C")),
+    (SmallInts3D, types.Array(types.int32, 3, "C")),
+    (Floats, FLOATS),
+    (Floats2D, types.Array(types.float64, 2, "C")),
 )
-MEMORY = named(Memory, INTS, FLOATS)
+
+
+def numba_type(annotation: Any) -> Type:
+    """Numba's type of an annotation of `equipoise.types`, or of a named tuple whose fields carry them.
+
+    A named tuple has two spellings, by whether all its fields are of one type.
+    """
+    for known, found in _TYPES:
+        if annotation == known:
+            return found
+    fields = [numba_type(a) for a in get_type_hints(annotation, include_extras=True).values()]
+    if all(f == fields[0] for f in fields):
+        return types.NamedUniTuple(fields[0], len(fields), annotation)
+    return types.NamedTuple(fields, annotation)
+
+
+RANKS, REQUESTS, PRICES, MEMORY = (numba_type(t) for t in (Ranks, Requests, Prices, Memory))
 
 PLACE = types.void(RANKS, REQUESTS, PRICES, FLOATS, MEMORY, INTS)
 """The one signature of every policy: ``place(ranks, requests, prices, params, memory, out)``."""
+FINISHED = types.void(MEMORY, FLOATS, types.int64, types.int64, types.int64, types.int64)
+"""What a policy that learns is told: ``finished(memory, params, request, rank, context_tokens, output_tokens)``."""
 
 jitable = register_jitable
 """Marks a helper that compiled code may call; to Python it stays a plain function.
 
 A call that is not inlined counts a reference to every array of the named tuples it hands over, up and down, atomically:
-keep such calls out of loops, and let one call do much.
+hand over what is `borrowed`, or keep such calls out of loops.
 """
+
+
+def borrowed(value: Any) -> Any:
+    """The same array, or tuple of arrays, without a share in who owns the memory; to Python, the value itself.
+
+    Compiled code counts no references to it, nor to slices of it: a third of the time of a replay. The owner must
+    outlive every use, so give it only to arguments of a function that Python called: Python holds them meanwhile.
+    """
+    return value
+
+
+def shortened(columns: Any, count: int) -> Any:
+    """The first `count` entries of a one-dimensional array, or of every array of a named tuple, sharing memory.
+
+    What slicing would give, without its checks of bounds and signs: 0 <= count <= length must hold.
+    """
+    if isinstance(columns, np.ndarray):
+        return columns[:count]
+    return type(columns)(*(column[:count] for column in columns))
+
+
+@intrinsic
+def _disowned(_context: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def clear(array: Any) -> None:
+            array.meminfo = Constant(array.meminfo.type, None)
+            array.parent = Constant(array.parent.type, None)
+
+        return _with_arrays(context, builder, value, args[0], clear)
+
+    return value(value), generate
+
+
+@intrinsic
+def _shortened(_context: Any, columns: Any, count: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def shorten(array: Any) -> None:
+            array.nitems = args[1]
+            array.shape = pack_array(builder, [args[1]])
+
+        short = _with_arrays(context, builder, columns, args[0], shorten)
+        return impl_ret_borrowed(context, builder, columns, short)
+
+    return columns(columns, types.intp), generate
+
+
+def _with_arrays(context: Any, builder: Any, kind: Type, value: Any, change: Callable[[Any], None]) -> Any:
+    """Code that changes an array's descriptor; for a tuple, that of each of its fields."""
+    if isinstance(kind, types.Array):
+        array = create_struct_proxy(kind)(context, builder, value=value)
+        change(array)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        for position, field in enumerate(kind.types):
+            part = _with_arrays(context, builder, field, builder.extract_value(value, position), change)
+            value = builder.insert_value(value, part, position)
+    return value
+
+
+@overload(borrowed)
+def _overload_borrowed(value):  # type: ignore[no-untyped-def]
+    return lambda value: _disowned(value)
+
+
+@overload(shortened)
+def _overload_shortened(columns, count):  # type: ignore[no-untyped-def]
+    return lambda columns, count: _shortened(columns, count)
 
 
 def compiled(signature: Any, *, checked: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -169,8 +276,10 @@ def _add_file(digest: Any, name: str) -> None:
 @cache
 def _package_digest() -> str:
     package = Path(__file__).parent
-    sources = [package / "types.py", Path(__file__), package / "cost" / "evaluate.py"]
+    sources = [package / "types.py", Path(__file__)]
+    sources += [package / "cost" / name for name in ("evaluate.py", "prefill_evaluate.py")]
     sources += [package / "replay" / "kernel.py", package / "replay" / "layout.py"]
+    sources += [package / "replay" / "state.py"]
     sources += sorted((package / "policies").glob("*.py"))
     digest = sha256()
     for path in sources:

@@ -1,16 +1,40 @@
-"""The nouns that cross rooms as arrays: plain named tuples, so compiled code takes them as they are."""
+"""The nouns that cross rooms as arrays: plain named tuples, so compiled code takes them as they are.
+
+Their annotations are what `equipoise._jit.numba_type` makes the compiled signatures of. Make and cut them with
+`equipoise.policies.views`, by name: a field may be added.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Ints", "Memory", "Prices", "Ranks", "Requests"]
+__all__ = [
+    "BOOKED",
+    "Floats",
+    "Floats2D",
+    "Ints",
+    "Ints2D",
+    "Ints3D",
+    "Memory",
+    "Prices",
+    "Ranks",
+    "Requests",
+    "SmallInts",
+    "SmallInts2D",
+    "SmallInts3D",
+]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+SmallInts = NDArray[np.int32]
+Ints2D = Annotated[NDArray[np.int64], 2]
+Ints3D = Annotated[NDArray[np.int64], 3]
+SmallInts2D = Annotated[NDArray[np.int32], 2]
+SmallInts3D = Annotated[NDArray[np.int32], 3]
+Floats2D = Annotated[NDArray[np.float64], 2]
 
 
 class Ranks(NamedTuple):
@@ -28,12 +52,22 @@ class Ranks(NamedTuple):
     """int64[ranks], tokens that still fit (growth reserve taken off); -1 where no request may go."""
     free_slots: Ints
     """int64[ranks], requests that still fit under ``max_batch``."""
-    saturated_tokens: Ints
+    saturated_tokens: Ints2D
     """int64[ranks, saturations], sum over requests of min(context, saturation length), in tokens."""
+    unseen_requests: Ints
+    """int64[ranks], how many of ``batch`` the router placed after the rank last reported; 0 where it knows all."""
     instance: Ints
-    """int64[ranks], the instance (barrier) a rank belongs to."""
+    """int64[ranks], the instance (barrier) a rank belongs to, numbered over the whole pool."""
+    rank: Ints
+    """int64[ranks], the rank's number over the whole pool; not its index where a group or some ranks are shown."""
+    starts_in_s: Floats
+    """float64[ranks], seconds until what is placed now starts: the instance's next step boundary; 0 = at once."""
     report_age_steps: Ints
     """int64[ranks], how many steps old this picture of the rank is; 0 = exact."""
+
+
+BOOKED = ("batch", "context_tokens", "free_tokens", "free_slots", "saturated_tokens")
+"""Fields of `Ranks` that a placed request changes (`equipoise.policies.api.book`); the others a policy only reads."""
 
 
 class Requests(NamedTuple):
@@ -41,12 +75,18 @@ class Requests(NamedTuple):
 
     context_tokens: Ints
     """int64[requests], tokens in the KV cache when decoding starts."""
+    reserve_tokens: Ints
+    """int64[requests], tokens of KV it takes when placed (the context, rounded up to blocks where there are blocks)."""
     budget_tokens: Ints
     """int64[requests], declared output limit (``max_tokens``), -1 where none was declared."""
     session: Ints
     """int64[requests], conversation id, -1 where there is none."""
-    waited_rounds: Ints
-    """int64[requests], placement rounds this request has already sat through."""
+    request: Ints
+    """int64[requests], the request's number: the same in every round it is offered in."""
+    waited_steps: Ints
+    """int64[requests], steps since it was first offered: completed steps of all instances, over the instances."""
+    waited_s: Floats
+    """float64[requests], seconds since it arrived (``saturated`` replay: since it was first offered)."""
 
 
 class Prices(NamedTuple):
@@ -56,17 +96,17 @@ class Prices(NamedTuple):
     """Price every step pays."""
     barrier_step: int
     """1: one barrier a step (max of the sum); 0: one a term (sum of the maxima)."""
-    batch: Floats
+    batch: Floats2D
     """float64[T, N + 1], price of a batch of 0 ... N requests."""
     batch_tail: Floats
     """float64[T], price of each further request beyond N."""
-    envelope: Floats
+    envelope: Floats2D
     """float64[T, N + 1], lower convex envelope of ``batch``: what an even spread costs."""
     envelope_tail: Floats
     """float64[T], its slope beyond N."""
     context: Floats
     """float64[T], price of one context token."""
-    saturated: Floats
+    saturated: Floats2D
     """float64[T, S], price of one saturated token."""
     saturation_tokens: Ints
     """int64[S], the saturation lengths, ascending."""

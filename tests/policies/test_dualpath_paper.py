@@ -24,18 +24,18 @@ def papers_rule(case, z, average):
     """The paper's steps in whole and rational numbers; ``average="current"`` is the article's short reading."""
     seq, tok = case.ranks.batch.tolist(), case.ranks.context_tokens.tolist()
     hbm, slots = case.ranks.free_tokens.tolist(), case.ranks.free_slots.tolist()
-    queue = case.requests.context_tokens.tolist()
+    queue, takes = case.requests.context_tokens.tolist(), case.requests.reserve_tokens.tolist()
     engines = range(len(seq))
 
     pooled = sum(free for free in hbm if free > 0)  # step 1: the free memory, were it one pool
     prefix = 0
-    while prefix < len(queue) and sum(queue[: prefix + 1]) <= pooled:
+    while prefix < len(queue) and sum(takes[: prefix + 1]) <= pooled:
         prefix += 1
     threshold = z * (sum(queue[:prefix]) + sum(tok)) / len(seq)  # step 2
 
     chosen = []
-    for length in queue:
-        fitting = [e for e in engines if hbm[e] >= length and slots[e] > 0]  # step 3
+    for length, room in zip(queue, takes, strict=True):
+        fitting = [e for e in engines if hbm[e] >= room and slots[e] > 0]  # step 3
         if not fitting:  # step 6: the fetch ends
             break
         if average == "projected":
@@ -46,7 +46,7 @@ def papers_rule(case, z, average):
         chosen.append(best)
         seq[best] += 1
         tok[best] += length
-        hbm[best] -= length
+        hbm[best] -= room
         slots[best] -= 1
     return chosen + [-1] * (len(queue) - len(chosen))
 
@@ -56,7 +56,7 @@ def papers_rule(case, z, average):
 def test_dualpath_takes_the_papers_steps(case, z64, average):
     z = Fraction(z64, 64)  # sixty-fourths are exact in binary, so the comparison is exact too
     policy = get("dualpath", z=float(z), average=average)
-    answer = ask(policy, case, policy.new_memory(0), compiled=True)
+    answer = ask(policy, case, case.memory(policy), compiled=True)
     assert answer.chosen == papers_rule(case, z, average)
 
 
@@ -74,7 +74,7 @@ def test_the_two_readings_of_the_average(running, waiting, projected, current):
     case = make_round(running, waiting, COST)
     for average, expected in (("projected", projected), ("current", current)):
         policy = get("dualpath", average=average)
-        assert ask(policy, case, policy.new_memory(0)).chosen == expected
+        assert ask(policy, case, case.memory(policy)).chosen == expected
         assert papers_rule(case, Fraction(105, 100), average) == expected
 
 
@@ -89,4 +89,4 @@ def test_threshold_of_decimal_factors(z, tokens, ranks):
 def test_memory_of_the_largest_pool_does_not_overflow():
     case = make_round([[]] * 4, [5, 6], COST)
     free = np.full(MAX_RANKS, UNLIMITED_TOKENS)
-    assert poolable_tokens(case.ranks._replace(free_tokens=free), case.requests.context_tokens) == 11
+    assert poolable_tokens(case.ranks._replace(free_tokens=free), case.requests) == 11

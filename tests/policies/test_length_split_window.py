@@ -46,7 +46,7 @@ def test_percentile_is_not_lifted_by_rounding(percentile, count, rank):
 def test_window_slides_over_placed_requests(window, n, rng, percentile):
     """Long or short, by the percentile of the last N placed before it: on ranks where the two rules disagree."""
     policy = get("length_split", window=window, percentile=percentile)
-    memory, seen = policy.new_memory(0), []
+    memory, seen = make_round([[]], [1], COST).memory(policy), []
     for length in lengths(rng, n, 200).tolist():
         # rank 0 has the fewest requests, rank 1 the fewest tokens
         answer = ask(policy, make_round([[900], [1, 1]], [length], COST), memory)
@@ -66,17 +66,18 @@ def test_swapped_exchanges_the_rules(case, window, percentile):
         get("length_split", window=window, percentile=percentile, swapped=s) for s in (False, True)
     )
     by_batch, by_tokens = get("least_batch"), get("least_tokens")
-    memory = written.new_memory(0)
+    memory = case.memory(written)
     warm = ask(written, make_round([[]], [20, 40, 60][:window], COST), memory).memory
     one = case.requests._replace(**{n: c[:1] for n, c in case.requests._asdict().items()})
     case.requests = one
     answers = {ask(p, case, warm).chosen[0] for p in (written, swapped)}
-    assert answers == {ask(p, case, p.new_memory(0)).chosen[0] for p in (by_batch, by_tokens)}
+    assert answers == {ask(p, case, case.memory(p)).chosen[0] for p in (by_batch, by_tokens)}
 
 
 def test_a_request_that_waits_is_counted_once_when_it_is_placed():
     policy = get("length_split", window=3)
-    memory = policy.new_memory(0)
-    blocked = ask(policy, make_round([[5]], [9], COST, max_batch=1), memory)
+    case = make_round([[5]], [9], COST, max_batch=1)
+    memory = case.memory(policy)
+    blocked = ask(policy, case, memory)
     assert blocked.chosen == [-1]
     assert np.array_equal(blocked.memory.ints, memory.ints)

@@ -34,9 +34,9 @@ def spread(ranks, requests, prices, params, memory, out):
     for i in range(len(out)):
         out[i] = -1
         r = len(ranks.batch) - 1
-        if fits(ranks, r, requests.context_tokens[i]):
+        if fits(ranks, r, requests.reserve_tokens[i]):
             out[i] = r
-            book(ranks, r, requests.context_tokens[i], prices.saturation_tokens)
+            book(ranks, r, requests, i, prices)
 """
 SPEC = """
 from equipoise.policies import Parameter, PolicySpec
@@ -64,7 +64,7 @@ def write(tmp_path):
 def first_choice(name, ranks=3, **params):
     policy = get(str(name), **params)
     case = make_round([[]] * ranks, [5], COST)
-    return ask(policy, case, policy.new_memory(0), compiled=policy.compiled).chosen[0]
+    return ask(policy, case, case.memory(policy), compiled=policy.compiled).chosen[0]
 
 
 def test_pick_place_and_spec_are_found(write):
@@ -194,15 +194,13 @@ import sys
 import numpy as np
 from equipoise.cost import StepCost, Term
 from equipoise.policies import get
-from equipoise.types import Ranks, Requests
-def numbers(value, n=3):
-    return np.full(n, value)
+from equipoise.policies.views import empty_ranks, waiting_requests
 for name in sys.argv[1:]:
-    policy, out = get(name), numbers(-1, 1)
-    ranks = Ranks(numbers(0), numbers(0), numbers(99), numbers(99), np.zeros((3, 0), int), numbers(0), numbers(0))
-    requests = Requests(*(numbers(5, 1) for _ in Requests._fields))
+    policy, out = get(name), np.full(1, -1)
+    ranks, requests = empty_ranks(3, 3, 0, 99, 99), waiting_requests(1)
+    requests.context_tokens[:] = requests.reserve_tokens[:] = 5
     prices = StepCost("requests", (Term("all"),)).prices()
-    policy.spec.place(ranks, requests, prices, policy.param_array(), policy.new_memory(0), out)
+    policy.spec.place(ranks, requests, prices, policy.param_array(), policy.new_memory(0, prices, 3), out)
     print(policy.compiled, out[0])
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 
@@ -10,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.cost import StepCost, Term
 from equipoise.errors import PolicyError
 from equipoise.policies import Policy, PolicySpec, get, names, parse, registry, spec
 from equipoise.policies.api import Parameter, one_by_one
 from equipoise.policies.registry import ALIASES, BUILT_IN
 from equipoise.testing.strategies import policies
+
+PRICES = StepCost("requests", (Term("all"),)).prices()
 
 
 def test_every_built_in_name_and_alias_leads_to_its_policy():
@@ -106,10 +110,11 @@ def test_labels_show_what_matters():
 def test_memories_are_fresh_and_seeded():
     for name in BUILT_IN:
         policy = get(name)
-        first, second = policy.new_memory(1), policy.new_memory(1)
+        first, second = (policy.new_memory(1, PRICES, 4) for _ in range(2))
         assert not np.shares_memory(first.ints, second.ints) or first.ints.size == 0
         assert first.ints.tolist() == second.ints.tolist()
-    assert get("random").new_memory(1).ints.tolist() != get("random").new_memory(2).ints.tolist()
+    one, two = (get("random").new_memory(seed, PRICES, 4).ints.tolist() for seed in (1, 2))
+    assert one != two
 
 
 OTHERS_POLICY = PolicySpec(
@@ -157,3 +162,46 @@ def test_broken_packages_are_named(other_packages, value, message):
     other_packages(("broken", value))
     with pytest.raises(PolicyError, match=message):
         get("broken")
+
+
+@settings(deadline=None, derandomize=True)
+@given(policies())
+def test_text_is_the_policy(policy):
+    """What is written into a result file reads back as the same policy, to the last digit."""
+    again = parse(policy.text)
+    assert again == policy
+    assert again.text == policy.text
+
+
+def test_labels_and_texts_tell_apart_what_differs_in_the_last_digit():
+    near, exact = get("dualpath", z=1.0500000001), get("dualpath", z=1.05)
+    assert (near.label, exact.label) == ("dualpath z=1.0500000001", "dualpath z=1.05")
+    assert near.text != exact.text
+    assert parse(near.text).params["z"] == 1.0500000001
+
+
+def test_a_policy_travels_to_another_process(tmp_path, monkeypatch):
+    policy = get("length_split", window=7, percentile=33.3)
+    assert pickle.loads(pickle.dumps(policy)) == policy
+    (tmp_path / "mine.py").write_text("def pick(ranks, requests, i, prices, params, memory):\n    return 0\n")
+    monkeypatch.chdir(tmp_path)
+    own = get("mine.py:pick")
+    assert own.text == "mine.py:pick"
+    assert own.digest is not None
+    travelled = pickle.dumps(own)
+    monkeypatch.chdir(tmp_path.parent)  # the other process may stand elsewhere
+    assert pickle.loads(travelled).digest == own.digest
+    assert policy.digest is None
+
+
+def test_a_policy_made_in_code_does_not_travel():
+    with pytest.raises(pickle.PicklingError, match=r"give it as file\.py:SPEC"):
+        pickle.dumps(Policy(OTHERS_POLICY, {}))
+
+
+def test_a_file_may_not_take_a_built_in_name(tmp_path):
+    text = "import equipoise.policies as p\nSPEC = p.PolicySpec('Dual-Path', None, '', '')\n"
+    for name in ("least-batch", "D"):
+        (tmp_path / "own.py").write_text(text.replace("Dual-Path", name))
+        with pytest.raises(PolicyError, match="as a built-in policy; rename it"):
+            get(f"{tmp_path / 'own.py'}:SPEC")

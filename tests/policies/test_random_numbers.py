@@ -92,7 +92,8 @@ def test_streams_of_different_seeds_differ():
 def choices(name, running, times, **limits):
     """Ranks drawn for one request, over and over with one memory."""
     policy = get(name)
-    memory, case, chosen = policy.new_memory(4), make_round(running, [5], COST, **limits), []
+    case, chosen = make_round(running, [5], COST, **limits), []
+    memory = case.memory(policy, 4)
     for _ in range(times):
         answer = ask(policy, case, memory, compiled=True)
         memory = answer.memory
@@ -122,10 +123,10 @@ def test_power_of_two_breaks_ties_evenly():
 def test_round_robin_goes_round_and_skips_full_ranks():
     policy = get("round_robin")
     case = make_round([[], [1, 1], [], []], [5] * 9, COST, max_batch=2)
-    answer = ask(policy, case, policy.new_memory(0))
+    answer = ask(policy, case, case.memory(policy))
     assert answer.chosen == [0, 2, 3, 0, 2, 3, -1, -1, -1]
     assert ask(policy, case, answer.memory).chosen[:3] == [0, 2, 3]
     free = make_round([[]] * 4, [5] * 6, COST)
-    first = ask(policy, free, policy.new_memory(0))
+    first = ask(policy, free, free.memory(policy))
     assert first.chosen == [0, 1, 2, 3, 0, 1]
     assert ask(policy, free, first.memory).chosen[0] == 2

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from replay_cases import CONSTANT, LINEAR, as_bytes, quick, run_unchecked, trace_of
 
 from equipoise.policies import get
+from equipoise.policies.groups import place_in_groups
 from equipoise.policies.registry import BUILT_IN, Policy
+from equipoise.policies.views import copy_ranks
 from equipoise.replay import Pool, SnapshotPlan, replay
-from equipoise.replay.kernel import place_in_groups
 from equipoise.replay.layout import SERIES
-from equipoise.testing.rounds import copy_ranks, rounds
+from equipoise.testing.rounds import rounds
 from equipoise.testing.strategies import costs, lengths, policies, pools, traces
-from equipoise.types import Ranks
 
 MODES = st.sampled_from(["saturated", "timed"])
 MEMORYLESS = ("least_batch", "least_tokens", "dualpath")
@@ -76,16 +76,16 @@ def test_length_split_between_its_limits(trace, pool, cost, mode, swapped):
 @given(rounds(), policies())
 def test_one_group_equals_no_groups(case, policy):
     """The group machinery with a single group hands the policy what it would have got without."""
-    pool = Pool(instances=1, ranks=case.size[0]).layout()
+    bounds = np.array([0, case.size[0]])
     direct, grouped = np.full(case.size[1], -1), np.full(case.size[1], -1)
     views, memories = (
         (copy_ranks(case.ranks), copy_ranks(case.ranks)),
-        (policy.new_memory(1), policy.new_memory(1)),
+        (case.memory(policy, 1), case.memory(policy, 1)),
     )
     place, params = policy.spec.place, policy.param_array()
     place(views[0], case.requests, case.prices, params, memories[0], direct)
     ints, floats = (np.stack([column]) for column in memories[1])
-    place_in_groups(views[1], case.requests, case.prices, pool, 0, place, params, ints, floats, grouped)
+    place_in_groups(views[1], case.requests, case.prices, bounds, 0, place, params, ints, floats, grouped)
     assert direct.tolist() == grouped.tolist()
     assert all(np.array_equal(a, b) for a, b in zip(*views, strict=True))
     assert np.array_equal(ints[0], memories[0].ints)
@@ -131,7 +131,7 @@ def relabelled(policy, order):
     inner = policy.spec.place.py_func
 
     def place(ranks, requests, prices, params, memory, out):
-        view = Ranks(*(column[order] for column in ranks))
+        view = copy_ranks(ranks, order)
         inner(view, requests, prices, params, memory, out)
         for column, seen in zip(ranks, view, strict=True):
             column[order] = seen

@@ -10,7 +10,8 @@ from replay_cases import CONSTANT, LINEAR, as_bytes, ended, quick, run_unchecked
 
 from equipoise.policies.api import PolicySpec, placement
 from equipoise.policies.registry import Policy
-from equipoise.replay import Pool, SnapshotPlan, kernel
+from equipoise.replay import Pool, SnapshotPlan, kernel, state
+from equipoise.replay.layout import BAD_RANK, NO_ROOM, STUCK
 from equipoise.testing.strategies import costs, policies, pools, traces
 
 
@@ -52,7 +53,7 @@ def test_short_calendars_change_nothing(trace, pool, policy, cost, chosen):
     """With a calendar of four slots every longer wait goes round it; the kernel's own source, run as Python."""
     whole = run_unchecked(trace, pool, policy, cost, engine="kernel", **chosen)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "LONGEST_CALENDAR", 4)
+        patch.setattr(state, "LONGEST_CALENDAR", 4)
         patch.setattr(kernel, "run", kernel.run.py_func)
         short = run_unchecked(trace, pool, policy, cost, engine="kernel", **chosen)
     assert (whole is None) == (short is None)
@@ -85,12 +86,10 @@ def breaks_the_rules(ranks, requests, prices, params, memory, out):
             out[i] = (len(ranks.batch), -2, 0, -1)[int(params[0])]
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"), [(0, kernel.BAD_RANK), (1, kernel.BAD_RANK), (2, kernel.NO_ROOM), (3, 0)]
-)
+@pytest.mark.parametrize(("kind", "code"), [(0, BAD_RANK), (1, BAD_RANK), (2, NO_ROOM), (3, 0)])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_twins_agree_on_forbidden_choices(kind, code, groups):
-    spec = PolicySpec("bad", breaks_the_rules, "", "", memory_size=lambda params: (1, 0))
+    spec = PolicySpec("bad", breaks_the_rules, "", "", memory_size=lambda context: (1, 0))
     policy = Policy(spec, {})
     trace = trace_of(np.arange(40) * 0.2, 9, 7)
     pool = Pool(instances=2, ranks=2, max_batch=3, groups=groups)
@@ -102,7 +101,7 @@ def test_twins_agree_on_forbidden_choices(kind, code, groups):
         )
     assert as_bytes(fast.outcome) == as_bytes(slow.outcome)
     # the fourth kind only waits; its modulo choices run into the batch limit
-    assert ended(fast)["ERROR"] in ((code,) if code else (kernel.NO_ROOM,))
+    assert ended(fast)["ERROR"] in ((code,) if code else (NO_ROOM,))
 
 
 @placement
@@ -119,7 +118,7 @@ def test_twins_agree_on_a_policy_that_never_places(mode):
         for e in ("kernel", "reference")
     )
     assert as_bytes(fast.outcome) == as_bytes(slow.outcome)
-    assert ended(fast)["ERROR"] == kernel.STUCK
+    assert ended(fast)["ERROR"] == STUCK
 
 
 def test_twins_agree_beyond_one_round():

@@ -18,7 +18,7 @@ FAR = 1 << 62
 
 
 def contract_of(place, **attributes):
-    policy = Policy(PolicySpec("mutant", place, "", "", memory_size=lambda params: (1, 1)), {})
+    policy = Policy(PolicySpec("mutant", place, "", "", memory_size=lambda context: (1, 1)), {})
     return type("Mutant", (PolicyContract,), {"policy": policy, "examples": 40, **attributes})()
 
 
@@ -27,7 +27,7 @@ def slowly(pick):
 
 
 def good(ranks, requests, i, prices, params, memory):
-    return fewest_requests(ranks, requests.context_tokens[i], FAR)
+    return fewest_requests(ranks, requests.reserve_tokens[i], FAR)
 
 
 def test_a_good_policy_passes_every_clause():
@@ -69,7 +69,7 @@ def test_unanswered_requests():
 def test_choices_that_are_not_booked():
     def forgetful(ranks, requests, prices, params, memory, out):
         out[:] = -1
-        if fits(ranks, 0, requests.context_tokens[0]):
+        if fits(ranks, 0, requests.reserve_tokens[0]):
             out[0] = 0
 
     with pytest.raises(AssertionError, match="call book"):
@@ -79,7 +79,7 @@ def test_choices_that_are_not_booked():
 def test_bookings_that_are_not_chosen():
     def tentative(ranks, requests, prices, params, memory, out):
         out[:] = -1
-        book(ranks, 0, requests.context_tokens[0], prices.saturation_tokens)
+        book(ranks, 0, requests, 0, prices)
 
     with pytest.raises(AssertionError, match="call book"):
         contract_of(tentative).test_books_what_it_chose()
@@ -154,7 +154,7 @@ def test_compiled_code_that_differs():
 def test_false_claim_of_symmetry():
     def first_fitting(ranks, requests, i, prices, params, memory):
         for r in range(len(ranks.batch)):
-            if fits(ranks, r, requests.context_tokens[i]):
+            if fits(ranks, r, requests.reserve_tokens[i]):
                 return r
         return -1
 

@@ -70,7 +70,6 @@ def _plain(s: Any) -> dict[str, Any]:
         "aliases": list(s.aliases),
         "summary": s.summary,
         "source": s.source,
-        "stability": s.stability,
         "parameters": [
             {"name": p.name, "default": p.default, "description": p.description, "choices": list(p.choices)}
             for p in s.parameters

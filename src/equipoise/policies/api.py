@@ -3,7 +3,11 @@
 A policy is one function ``place(ranks, requests, prices, params, memory, out)``. It writes a rank index, or -1 for
 "stay queued", into ``out`` for every waiting request, and books each choice into ``ranks`` so that the next request
 sees it. It must respect the capacity filter: the engine has already put -1 into ``free_tokens`` wherever no request
-may go, so `fits` is the whole filter. It never sees a true output length.
+may go, so `fits` is the whole filter. It never sees the true output length of a request it may still place; a policy
+that learns from those that ended has a second function, ``finished``.
+
+What binds it is the view it was given: the engine refuses a choice that the view itself forbids. Where a view is
+stale, a rank that turns out to be full is the engine's affair, and the request waits again.
 
 Most policies choose one request at a time; `one_by_one` turns such a ``pick`` function into ``place``.
 """
@@ -12,20 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from equipoise._jit import PLACE, compiled, jitable
-from equipoise.types import Ints, Memory, Ranks
+from equipoise._jit import FINISHED, PLACE, compiled, jitable
+from equipoise.types import Memory, Prices, Ranks, Requests
 
 __all__ = [
     "NO_LIMIT",
     "STAY",
     "Parameter",
+    "PolicyContext",
     "PolicySpec",
     "book",
     "fewest_requests",
     "fewest_tokens",
     "fits",
+    "learning",
     "one_by_one",
     "placement",
 ]
@@ -37,65 +43,59 @@ NO_LIMIT = 1 << 62
 """Beyond any number of tokens; small enough to compare without overflow."""
 
 
-@jitable
-def fits(ranks: Ranks, rank: int, tokens: int) -> bool:
-    """The capacity filter for one rank: whether a request of this context may go there."""
-    return ranks.free_tokens[rank] >= tokens
+RANK_BITS = 15
+"""Ranks are numbered below 2**15 (`equipoise.Pool` takes no more), loads are below 2**47: together below `NO_LIMIT`."""
+RANK_MASK = (1 << RANK_BITS) - 1
 
 
 @jitable
-def book(ranks: Ranks, rank: int, tokens: int, saturation_tokens: Ints) -> None:
+def fits(ranks: Ranks, rank: int, reserve_tokens: int) -> bool:
+    """The capacity filter for one rank: whether a request that takes so many tokens may go there."""
+    return ranks.free_tokens[rank] >= reserve_tokens
+
+
+@jitable
+def book(ranks: Ranks, rank: int, requests: Requests, i: int, prices: Prices) -> None:
     """Count a placed request into the view, so that the next choice sees it."""
+    tokens = requests.context_tokens[i]
     ranks.batch[rank] += 1
     ranks.context_tokens[rank] += tokens
     ranks.free_slots[rank] -= 1
-    ranks.free_tokens[rank] -= tokens
+    ranks.free_tokens[rank] -= requests.reserve_tokens[i]
     if ranks.free_slots[rank] <= 0:
         ranks.free_tokens[rank] = -1
-    for s in range(len(saturation_tokens)):
-        ranks.saturated_tokens[rank, s] += min(tokens, saturation_tokens[s])
+    for s in range(len(prices.saturation_tokens)):
+        ranks.saturated_tokens[rank, s] += min(tokens, prices.saturation_tokens[s])
 
 
 @jitable
-def fewest_requests(ranks: Ranks, tokens: int, at_most_tokens: int) -> int:
-    """Rank with the smallest batch among those that fit and hold at most so many tokens; -1: none.
+def fewest_requests(ranks: Ranks, reserve_tokens: int, at_most_tokens: int) -> int:
+    """Rank with the smallest batch among those with room that hold at most so many tokens; -1: none.
 
-    Ties go to the lowest index. Two plain passes: compilers turn the first into vector code, which a single pass
-    that remembers the index does not allow (measured four times faster at 6,400 ranks).
+    Ties go to the lowest index: load and index are compared as one number, which compilers turn into vector code.
     """
-    least = NO_LIMIT
+    best = NO_LIMIT
     for r in range(len(ranks.batch)):
-        eligible = (ranks.free_tokens[r] >= tokens) & (ranks.context_tokens[r] <= at_most_tokens)
-        least = min(least, ranks.batch[r] if eligible else NO_LIMIT)
-    if least == NO_LIMIT:
-        return STAY
-    for r in range(len(ranks.batch)):
-        if (
-            ranks.batch[r] == least
-            and ranks.free_tokens[r] >= tokens
-            and ranks.context_tokens[r] <= at_most_tokens
-        ):
-            return r
-    return STAY
+        eligible = (ranks.free_tokens[r] >= reserve_tokens) & (ranks.context_tokens[r] <= at_most_tokens)
+        best = min(best, (ranks.batch[r] << RANK_BITS) + r if eligible else NO_LIMIT)
+    return STAY if best == NO_LIMIT else best & RANK_MASK
 
 
 @jitable
-def fewest_tokens(ranks: Ranks, tokens: int) -> int:
-    """Rank with the fewest context tokens among those that fit; -1: none. Ties go to the lowest index."""
-    least = NO_LIMIT
+def fewest_tokens(ranks: Ranks, reserve_tokens: int) -> int:
+    """Rank with the fewest context tokens among those with room; -1: none. Ties go to the lowest index."""
+    best = NO_LIMIT
     for r in range(len(ranks.context_tokens)):
-        least = min(least, ranks.context_tokens[r] if ranks.free_tokens[r] >= tokens else NO_LIMIT)
-    if least == NO_LIMIT:
-        return STAY
-    for r in range(len(ranks.context_tokens)):
-        if ranks.context_tokens[r] == least and ranks.free_tokens[r] >= tokens:
-            return r
-    return STAY
+        eligible = ranks.free_tokens[r] >= reserve_tokens
+        best = min(best, (ranks.context_tokens[r] << RANK_BITS) + r if eligible else NO_LIMIT)
+    return STAY if best == NO_LIMIT else best & RANK_MASK
 
 
 checked_placement = compiled(PLACE, checked=True)
 placement = compiled(PLACE)
 """Decorator: compile a ``place`` function under the one signature of every policy."""
+learning = compiled(FINISHED)
+"""Decorator: compile a ``finished`` function, what a policy learns from a request that has ended."""
 
 
 def one_by_one(pick: Callable[..., int], *, compile_it: bool = True, checked: bool = False) -> Any:
@@ -117,7 +117,7 @@ def one_by_one(pick: Callable[..., int], *, compile_it: bool = True, checked: bo
             elif (
                 0 <= rank < len(ranks.batch)
             ):  # the engine refuses any other; booking it would write beyond the arrays
-                book(ranks, rank, requests.context_tokens[i], prices.saturation_tokens)
+                book(ranks, rank, requests, i, prices)
 
     # A name of its own: numba makes linker symbols of module, name and a count that starts anew in every process, so
     # two functions of one name, each loaded from the cache another process wrote, may run as one another.
@@ -153,11 +153,38 @@ class Parameter:
     integer: bool = False
 
 
-def _no_memory(params: Mapping[str, Any]) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class PolicyContext:
+    """What a policy may know when its memory is made; a field may be added.
+
+    Parameters
+    ----------
+    params : mapping
+        Its parameters, by name.
+    seed : int
+        For random streams.
+    prices : Prices
+        The step cost.
+    ranks, instances : int
+        How many it will be shown: those of its group.
+    groups, group : int
+        How many groups the pool has, and which is this one.
+    """
+
+    params: Mapping[str, Any]
+    seed: int
+    prices: Prices
+    ranks: int
+    instances: int = 1
+    groups: int = 1
+    group: int = 0
+
+
+def _no_memory(context: PolicyContext) -> tuple[int, int]:
     return 0, 0
 
 
-def _no_start(memory: Memory, params: Mapping[str, Any], seed: int) -> None:
+def _no_start(memory: Memory, context: PolicyContext) -> None:
     return None
 
 
@@ -178,10 +205,12 @@ class PolicySpec:
         In the order of the ``params`` array.
     aliases : sequence of str
     memory_size : function
-        ``(params) -> (ints, floats)`` lengths of its `Memory`.
+        ``(context) -> (ints, floats)`` lengths of its `Memory`, given the `PolicyContext`.
     start : function
-        ``(memory, params, seed)`` fills a fresh, zeroed memory.
-    stability : {"stable", "experimental"}
+        ``(memory, context)`` fills a fresh, zeroed memory.
+    finished : function, optional
+        Made by `learning`; called with ``(memory, params, request, rank, context_tokens, output_tokens)`` for every
+        request that ended, its rank counted as in the view, its context as it was when decoding started.
     """
 
     name: str
@@ -190,6 +219,6 @@ class PolicySpec:
     source: str
     parameters: tuple[Parameter, ...] = ()
     aliases: tuple[str, ...] = ()
-    memory_size: Callable[[Mapping[str, Any]], tuple[int, int]] = field(default=_no_memory)
-    start: Callable[[Memory, Mapping[str, Any], int], None] = field(default=_no_start)
-    stability: Literal["stable", "experimental"] = "stable"
+    memory_size: Callable[[PolicyContext], tuple[int, int]] = field(default=_no_memory)
+    start: Callable[[Memory, PolicyContext], None] = field(default=_no_start)
+    finished: Any = None

@@ -25,23 +25,24 @@ from equipoise.policies.api import (
     fewest_tokens,
     placement,
 )
-from equipoise.types import Ints, Ranks
+from equipoise.types import Ranks, Requests
 
 Z, AVERAGE = 0, 1
 PROJECTED, CURRENT = 0.0, 1.0
 
 
 @jitable
-def poolable_tokens(ranks: Ranks, context_tokens: Ints) -> int:
+def poolable_tokens(ranks: Ranks, requests: Requests) -> int:
     """Context of the longest prefix of the queue that fits into the free memory of all ranks taken together."""
     free = 0
     for r in range(len(ranks.free_tokens)):
         free += max(ranks.free_tokens[r], 0)
-    total = 0
-    for i in range(len(context_tokens)):
-        if total + context_tokens[i] > free:
+    total, taken = 0, 0
+    for i in range(len(requests.context_tokens)):
+        taken += requests.reserve_tokens[i]
+        if taken > free:
             break
-        total += context_tokens[i]
+        total += requests.context_tokens[i]
     return total
 
 
@@ -66,7 +67,7 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
     """See the module."""
     projected = params[AVERAGE] == PROJECTED
     resident = ranks.context_tokens.sum()
-    pending = poolable_tokens(ranks, requests.context_tokens) if projected else 0
+    pending = poolable_tokens(ranks, requests) if projected else 0
     limit = token_limit(params[Z], resident + pending, len(ranks.batch))
     blocked = False
     for i in range(len(out)):
@@ -78,14 +79,14 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
             most = token_limit_below(params[Z], resident, len(ranks.batch))
         rank = STAY
         if not blocked:
-            rank = fewest_requests(ranks, tokens, most)
+            rank = fewest_requests(ranks, requests.reserve_tokens[i], most)
             if rank == STAY:
-                rank = fewest_tokens(ranks, tokens)
+                rank = fewest_tokens(ranks, requests.reserve_tokens[i])
         out[i] = rank
         if rank == STAY:
             blocked = True
         else:
-            book(ranks, rank, tokens, prices.saturation_tokens)
+            book(ranks, rank, requests, i, prices)
             resident += tokens
 
 

@@ -8,7 +8,7 @@ from equipoise.types import Floats, Memory, Prices, Ranks, Requests
 
 def pick(ranks: Ranks, requests: Requests, i: int, prices: Prices, params: Floats, memory: Memory) -> int:
     """Argmin B."""
-    return fewest_requests(ranks, requests.context_tokens[i], NO_LIMIT)
+    return fewest_requests(ranks, requests.reserve_tokens[i], NO_LIMIT)
 
 
 SPEC = PolicySpec(

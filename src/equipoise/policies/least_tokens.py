@@ -8,7 +8,7 @@ from equipoise.types import Floats, Memory, Prices, Ranks, Requests
 
 def pick(ranks: Ranks, requests: Requests, i: int, prices: Prices, params: Floats, memory: Memory) -> int:
     """Argmin C."""
-    return fewest_tokens(ranks, requests.context_tokens[i])
+    return fewest_tokens(ranks, requests.reserve_tokens[i])
 
 
 SPEC = PolicySpec(

@@ -9,13 +9,18 @@ there too. Swapped, long requests are spread by tokens and short ones fill up th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from equipoise._jit import jitable
-from equipoise.policies.api import NO_LIMIT, Parameter, PolicySpec, fewest_requests, fewest_tokens, one_by_one
+from equipoise.policies.api import (
+    NO_LIMIT,
+    Parameter,
+    PolicyContext,
+    PolicySpec,
+    fewest_requests,
+    fewest_tokens,
+    one_by_one,
+)
 from equipoise.types import Floats, Ints, Memory, Prices, Ranks, Requests
 
 WINDOW, PERCENTILE, SWAPPED = 0, 1, 2
@@ -66,15 +71,16 @@ def pick(ranks: Ranks, requests: Requests, i: int, prices: Prices, params: Float
         order = memory.ints[HEADER + window : HEADER + 2 * window]
         long_request = tokens > percentile_length(order, count, params[PERCENTILE])
     by_batch = long_request != (params[SWAPPED] != 0.0)
-    rank = fewest_requests(ranks, tokens, NO_LIMIT) if by_batch else fewest_tokens(ranks, tokens)
+    room = requests.reserve_tokens[i]
+    rank = fewest_requests(ranks, room, NO_LIMIT) if by_batch else fewest_tokens(ranks, room)
     if rank >= 0:  # a request that stays queued is counted once, when it is placed
         remember(memory, window, tokens)
     return rank
 
 
-def memory_size(params: Mapping[str, Any]) -> tuple[int, int]:
+def memory_size(context: PolicyContext) -> tuple[int, int]:
     """One counter and two windows."""
-    return HEADER + 2 * int(params["window"]), 0
+    return HEADER + 2 * int(context.params["window"]), 0
 
 
 SPEC = PolicySpec(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
-from equipoise.types import Ints
+from equipoise.policies.api import PolicyContext
+from equipoise.types import Ints, Memory
 
-__all__ = ["STATE_SIZE", "below", "seed_state"]
+__all__ = ["STATE_SIZE", "below", "memory_size", "seed_state", "start"]
 
 STATE_SIZE = 6
 M1, M2 = 4294967087, 4294944443
@@ -25,6 +26,16 @@ def seed_state(state: Ints, seed: int) -> None:
     words = np.random.SeedSequence(seed).generate_state(STATE_SIZE, dtype=np.uint64)
     state[:3] = (words[:3] % np.uint64(M1 - 1)).astype(np.int64) + 1
     state[3:STATE_SIZE] = (words[3:] % np.uint64(M2 - 1)).astype(np.int64) + 1
+
+
+def memory_size(context: PolicyContext) -> tuple[int, int]:
+    """Memory of a policy that holds nothing but a stream."""
+    return STATE_SIZE, 0
+
+
+def start(memory: Memory, context: PolicyContext) -> None:
+    """Seed that stream."""
+    seed_state(memory.ints, context.seed)
 
 
 @jitable

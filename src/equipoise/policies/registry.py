@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
 
 from equipoise._jit import PLACE
 from equipoise.errors import PolicyError, nearest
-from equipoise.policies.api import Parameter, PolicySpec, checked_placement, one_by_one
-from equipoise.types import Floats, Memory
+from equipoise.policies.api import Parameter, PolicyContext, PolicySpec, checked_placement, one_by_one
+from equipoise.types import Floats, Memory, Prices
 
 __all__ = ["BUILT_IN", "Policy", "get", "names", "parse", "spec"]
 
@@ -64,10 +65,16 @@ class Policy:
     spec : PolicySpec
     params : mapping
         Every parameter, defaults filled in.
+    origin : str
+        What `spec` finds the definition by: its name, or ``file.py:function``; empty where it was made in code.
+    digest : str, optional
+        First 16 hex digits of the SHA-256 of the file it comes from; none where it comes from a package.
     """
 
     spec: PolicySpec
     params: Mapping[str, Any]
+    origin: str = ""
+    digest: str | None = None
 
     @property
     def name(self) -> str:
@@ -85,20 +92,48 @@ class Policy:
         return " ".join([self.spec.name, *(f"{p.name}={_show(self.params[p.name])}" for p in shown)])
 
     @property
+    def text(self) -> str:
+        """The form that `parse` reads back, every parameter to its last digit: what the policy *is*.
+
+        Examples
+        --------
+        >>> get("dualpath", z=1.0500001).text
+        'dualpath,z=1.0500001,average=projected'
+        """
+        settings = [f"{p.name}={_show(self.params[p.name])}" for p in self.spec.parameters]
+        return ",".join([self.origin or self.spec.name, *settings])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process it travels as its text: compiled functions stay where they are."""
+        if not self.origin:
+            raise PicklingError(f"policy {self.spec.name!r} was made in code; give it as file.py:SPEC")
+        path, attribute = _file_of(self.origin)
+        origin = f"{path.resolve()}:{attribute}" if path is not None else self.origin
+        return _again, (origin, dict(self.params))
+
+    @property
     def compiled(self) -> bool:
         """Whether it runs in the kernel; a policy that does not compile runs in the slow twin."""
-        return hasattr(self.spec.place, "py_func")
+        functions = (self.spec.place, self.spec.finished)
+        return all(hasattr(f, "py_func") for f in functions if f is not None)
 
     def param_array(self) -> Floats:
         """The parameters as the ``params`` array: words by their position, true and false as 1 and 0."""
         return np.array([_encode(p, self.params[p.name]) for p in self.spec.parameters], dtype=np.float64)
 
-    def new_memory(self, seed: int) -> Memory:
-        """A fresh memory, seeded."""
-        ints, floats = self.spec.memory_size(self.params)
+    def new_memory(
+        self, seed: int, prices: Prices, ranks: int, *, instances: int = 1, groups: int = 1, group: int = 0
+    ) -> Memory:
+        """A fresh memory, seeded; the arguments are those of `PolicyContext`."""
+        context = PolicyContext(self.params, seed, prices, ranks, instances, groups, group)
+        ints, floats = self.spec.memory_size(context)
         memory = Memory(np.zeros(ints, dtype=np.int64), np.zeros(floats, dtype=np.float64))
-        self.spec.start(memory, self.params, seed)
+        self.spec.start(memory, context)
         return memory
+
+
+def _again(origin: str, params: dict[str, Any]) -> Policy:
+    return get(origin, **params)
 
 
 def names() -> list[str]:
@@ -116,8 +151,8 @@ def spec(name: str) -> PolicySpec:
         Unknown name (the nearest are offered), or a file that holds no policy.
     """
     key = name.strip()
-    if ".py:" in key or key.endswith(".py"):
-        return _from_file(key)
+    if _file_of(key)[0] is not None:
+        return _own_name(_from_file(key), key)
     key = ALIASES.get(_key(key), _key(key))
     if key in BUILT_IN:
         found = importlib.import_module(BUILT_IN[key]).SPEC
@@ -138,6 +173,17 @@ def spec(name: str) -> PolicySpec:
     if not isinstance(found, PolicySpec):
         raise PolicyError(
             f"{name!r} is a {type(found).__name__}", fix="the entry point must name a PolicySpec"
+        )
+    return found if key in BUILT_IN else _own_name(found, name)
+
+
+def _own_name(found: PolicySpec, where: str) -> PolicySpec:
+    """Refuse a policy of someone's own that calls itself by a built-in name: results would carry that name."""
+    if ALIASES.get(_key(found.name), _key(found.name)) in BUILT_IN:
+        raise PolicyError(
+            f"it calls itself {found.name!r}, as a built-in policy",
+            where=f"policy {where!r}",
+            fix="rename it",
         )
     return found
 
@@ -174,7 +220,11 @@ def get(name: str, **params: Any) -> Policy:
             fix = nearest(given, known) if known else "it takes none"
             raise PolicyError(f"policy {found.name!r} has no parameter {given!r}", fix=fix)
     values = {p.name: _checked(found.name, p, params.get(p.name, p.default)) for p in found.parameters}
-    return Policy(found, values)
+    path = _file_of(name)[0]
+    if path is not None:
+        return Policy(found, values, name.strip(), _digest(path))
+    key = _key(name.strip())
+    return Policy(found, values, ALIASES.get(key, key))
 
 
 def parse(text: str) -> Policy:
@@ -229,13 +279,28 @@ def _encode(parameter: Parameter, value: Any) -> float:
 def _show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float | int) else str(value)
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value)
+
+
+def _file_of(text: str) -> tuple[Path | None, str]:
+    """The path and the attribute of ``path/to/file.py:attribute``; no path where the text is a name."""
+    text = text.strip()
+    before, colon, attribute = text.rpartition(".py:")
+    if colon:
+        return Path(f"{before}.py"), attribute
+    return (Path(text), "") if text.endswith(".py") else (None, "")
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _from_file(text: str) -> PolicySpec:
-    path_text, _, attribute = text.partition(".py:")
-    path = Path(path_text + ".py" if _ else text)
-    if not path.is_file():
+    path, attribute = _file_of(text)
+    if path is None or not path.is_file():
         raise PolicyError(
             f"no file {str(path)!r}", where=f"policy {text!r}", fix="give path/to/file.py:function"
         )
@@ -257,7 +322,7 @@ def _from_file(text: str) -> PolicySpec:
 def _load_module(path: Path) -> Any:
     # The contents are part of the name: linker symbols are made of it (see `one_by_one`). The path is not: compiled
     # code on disk asks for its module by name, and serves a copy of the file too.
-    name = f"equipoise_policy_{path.stem}_{sha256(path.read_bytes()).hexdigest()[:16]}"
+    name = f"equipoise_policy_{path.stem}_{_digest(path)}"
     definition = importlib.util.spec_from_file_location(name, path)
     if definition is None or definition.loader is None:
         raise PolicyError(f"cannot load {str(path)!r}", fix="it must be a Python file")

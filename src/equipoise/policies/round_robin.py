@@ -13,7 +13,7 @@ def pick(ranks: Ranks, requests: Requests, i: int, prices: Prices, params: Float
     n = len(ranks.batch)
     for k in range(n):
         r = (memory.ints[NEXT] + k) % n
-        if fits(ranks, r, requests.context_tokens[i]):
+        if fits(ranks, r, requests.reserve_tokens[i]):
             memory.ints[NEXT] = (r + 1) % n
             return r
     return STAY
@@ -25,5 +25,5 @@ SPEC = PolicySpec(
     summary="the next rank in turn that fits",
     source="baseline; default of many gateways",
     aliases=("rr",),
-    memory_size=lambda params: (1, 0),
+    memory_size=lambda context: (1, 0),
 )

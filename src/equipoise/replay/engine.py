@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +14,23 @@ import numpy as np
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import CostError, InputError, InternalError, PolicyError
 from equipoise.policies import Policy, parse
-from equipoise.replay.layout import ENDED, ORDERLESS_ROUNDS, TOTALS, Outcome, Settings, Work, new_outcome
+from equipoise.policies.views import empty_ranks, waiting_requests
+from equipoise.replay.layout import (
+    BAD_RANK,
+    ENDED,
+    MAX_ROUND,
+    NO_ROOM,
+    ORDERLESS_ROUNDS,
+    STUCK,
+    TOTALS,
+    Outcome,
+    Settings,
+    Work,
+    new_outcome,
+)
 from equipoise.replay.pool import Pool, whole_number
 from equipoise.replay.result import ReplayResult
+from equipoise.replay.state import new_state
 from equipoise.traces.trace import Trace
 from equipoise.types import Prices
 
@@ -163,6 +178,7 @@ def replay(
         keep_requests=int(keep),
         snapshot_first=int(plan.first),
         snapshot_every=int(plan.every),
+        tells_finished=int(policy.spec.finished is not None),
     )
     outcome = new_outcome(
         len(trace),
@@ -172,30 +188,49 @@ def replay(
         keep_requests=keep,
         snapshots=plan.count,
     )
-    memories = [policy.new_memory(_stream(seed, g)) for g in range(pool.groups)]
+    memories = [
+        policy.new_memory(
+            _stream(seed, g),
+            prices,
+            (last - first) * pool.ranks,
+            instances=last - first,
+            groups=pool.groups,
+            group=g,
+        )
+        for g, (first, last) in enumerate(pairwise(layout.group_starts.tolist()))
+    ]
     slow = engine == "reference" or not policy.compiled
-    arguments = (
+    common = (
         work,
         layout,
         settings,
         prices,
-        _plain(policy) if slow else policy.spec.place,
+        *_functions(policy, slow),
         policy.param_array(),
         np.stack([m.ints for m in memories]),
         np.stack([m.floats for m in memories]),
-        outcome,
     )
     if slow:
         from equipoise.replay.reference import run_reference
 
         began = time.perf_counter()
-        run_reference(*arguments)
+        run_reference(*common, outcome)
     else:
         from equipoise.replay.kernel import run
 
+        saturations = len(prices.saturation_tokens)
+        state = new_state(layout, saturations, len(trace), int(work.output_tokens.max()), keep_requests=keep)
+        view = empty_ranks(
+            pool.total_ranks,
+            pool.ranks,
+            saturations,
+            layout.kv_capacity_tokens - layout.growth_reserve_tokens,
+            layout.max_batch,
+        )
+        asked = waiting_requests(MAX_ROUND)
         began = time.perf_counter()  # compiling is not replaying
         try:
-            run(*arguments)
+            run(*common, state, view, asked, outcome)
         except TypeError as error:  # the arrays do not have the types the kernel was compiled for
             raise InternalError(str(error)) from error
         except Exception as error:  # the kernel raises nothing by itself
@@ -249,13 +284,21 @@ def _stream(seed: int, group: int) -> int:
     return int(np.random.SeedSequence(int(seed), spawn_key=(group,)).generate_state(1, np.uint64)[0])
 
 
-def _plain(policy: Policy) -> Callable[..., None]:
-    """The policy's plain-Python self; what goes wrong inside it becomes an error a person can act on."""
-    place = getattr(policy.spec.place, "py_func", policy.spec.place)
+def _functions(policy: Policy, slow: bool) -> tuple[Callable[..., None], Callable[..., None]]:
+    """What the policy does with a round, and with a request that ended: compiled, or plain Python for the slow twin."""
+    from equipoise.replay.kernel import learn_nothing
+
+    place, finished = policy.spec.place, policy.spec.finished or learn_nothing
+    return (_plain(policy, place), _plain(policy, finished)) if slow else (place, finished)
+
+
+def _plain(policy: Policy, function: Any) -> Callable[..., None]:
+    """A function's plain-Python self; what goes wrong inside it becomes an error a person can act on."""
+    plain = getattr(function, "py_func", function)
 
     def named(*arguments: Any) -> None:
         try:
-            place(*arguments)
+            plain(*arguments)
         except Exception as error:
             raise _failed(policy, error) from error
 
@@ -296,8 +339,6 @@ def _check_fits(trace: Trace, largest: int) -> None:
 
 def _check(outcome: Outcome, policy: Policy, trace: Trace, *, mode: str, drain: bool) -> None:
     """Turn the kernel's error codes, and a run without a counted step, into errors."""
-    from equipoise.replay.kernel import BAD_RANK, NO_ROOM, STUCK
-
     code = outcome.ended[ENDED.ERROR]
     row, rank = int(outcome.ended[ENDED.ERROR_REQUEST]), int(outcome.ended[ENDED.ERROR_RANK])
     where = f"policy {policy.name!r}"

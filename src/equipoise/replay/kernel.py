@@ -9,11 +9,12 @@ Rules, in the order of one event (an instance reaches its step boundary, or a re
 1. The step that ends gives every request it ran one token; the finished ones leave.
 2. Requests that have arrived join the queue (``saturated``: as many as have left). One larger than a rank is rejected.
 3. The policy sees the queue, oldest first, and the ranks; what it places joins its instance at that instance's next
-   boundary. An idle instance is always at a boundary.
+   boundary. An idle instance is always at a boundary. A request is offered once an event: where the policy keeps one,
+   the event's rounds end.
 4. Instances at a boundary with work start a step, priced from B, C, K; its end is its start plus that price.
 
-Ties in time go to the lowest instance. The policy works on a view of its own; what it chose is checked against the
-true state before it counts.
+Ties in time go to the lowest instance. The policy works on a view of its own. Here the view is exact, so a choice that
+the true state forbids is a breach of the policy's contract.
 
 The rules stand in one function on purpose: handed from function to function, the two dozen arrays of the state cost
 two atomic reference counts each and a third of the time. Helpers take few arrays or run rarely.
@@ -25,49 +26,38 @@ import numpy as np
 from numba import types
 
 from equipoise._jit import (
+    FINISHED,
     FLOATS,
-    FLOATS_2D,
-    INTS,
-    INTS_2D,
     PLACE,
     PRICES,
-    SMALL_INTS,
+    RANKS,
+    REQUESTS,
+    borrowed,
     compiled,
     jitable,
-    named,
+    numba_type,
+    shortened,
 )
 from equipoise.cost.evaluate import step_price
+from equipoise.policies.groups import place_in_groups
 from equipoise.replay.layout import (
+    BAD_RANK,
     ENDED,
     MAX_ROUND,
+    NO_ROOM,
     ORDERLESS_ROUNDS,
     SERIES,
+    STUCK,
     TOTALS,
     Outcome,
     PoolLayout,
     Settings,
     Work,
 )
-from equipoise.types import Memory, Ranks, Requests
+from equipoise.replay.state import IDLE, NOBODY, State
+from equipoise.types import Floats2D, Ints2D, Memory
 
-__all__ = ["BAD_RANK", "NO_ROOM", "STUCK", "run"]
-
-BAD_RANK, NO_ROOM, STUCK = 1, 2, 3
-"""Values of ``ended[ENDED.ERROR]``: a policy named no rank of the pool, a full rank, or placed nothing for ever."""
-
-IDLE = np.inf
-LONGEST_CALENDAR = 1 << 17
-"""Slots of a calendar, in steps; longer outputs go round it more than once."""
-NOBODY = -1
-
-
-@jitable
-def calendar_slots(longest: int) -> int:
-    """Slots of a calendar: a power of two above the longest wait, up to a limit."""
-    slots = 2
-    while slots <= longest and slots < LONGEST_CALENDAR:
-        slots *= 2
-    return slots
+__all__ = ["learn_nothing", "run"]
 
 
 @jitable
@@ -84,86 +74,24 @@ def schedule(first, following, due_step, instance, calendar, request, step):  # 
 
 
 @jitable
-def slice_of_ranks(view, first, last):  # type: ignore[no-untyped-def]
-    """The view of one group: arrays that share memory with the whole."""
-    return Ranks(
-        view.batch[first:last],
-        view.context_tokens[first:last],
-        view.free_tokens[first:last],
-        view.free_slots[first:last],
-        view.saturated_tokens[first:last],
-        view.instance[first:last],
-        view.report_age_steps[first:last],
-    )
-
-
-@jitable
-def choose_group(view, pool, tokens, by_tokens, extra_batch, extra_tokens):  # type: ignore[no-untyped-def]
-    """Group with the fewest requests (or tokens) a rank, choices of this round included; ties: the first.
-
-    Groups where the request fits on no rank come last.
-    """
-    best, least, best_fits = 0, np.inf, False
-    for g in range(len(pool.group_starts) - 1):
-        first = pool.group_starts[g] * pool.ranks_per_instance
-        last = pool.group_starts[g + 1] * pool.ranks_per_instance
-        load = extra_tokens[g] if by_tokens else extra_batch[g]
-        fits = False
-        for r in range(first, last):
-            load += view.context_tokens[r] if by_tokens else view.batch[r]
-            fits |= view.free_tokens[r] >= tokens
-        mean = load / (last - first)
-        if (fits and not best_fits) or (fits == best_fits and mean < least):
-            best, least, best_fits = g, mean, fits
-    return best
-
-
-@jitable
-def place_in_groups(view, asked, prices, pool, by_tokens, place, params, ints, floats, chosen):  # type: ignore[no-untyped-def]
-    """Choose a group for each request, then let the policy place each group's requests inside it."""
-    groups = len(pool.group_starts) - 1
-    extra_batch = np.zeros(groups, np.int64)
-    extra_tokens = np.zeros(groups, np.int64)
-    group_of = np.empty(len(chosen), np.int64)
-    for j in range(len(chosen)):
-        g = choose_group(view, pool, asked.context_tokens[j], by_tokens, extra_batch, extra_tokens)
-        group_of[j] = g
-        extra_batch[g] += 1
-        extra_tokens[g] += asked.context_tokens[j]
-    for g in range(groups):
-        members = np.flatnonzero(group_of == g)
-        if len(members) == 0:
-            continue
-        first = pool.group_starts[g] * pool.ranks_per_instance
-        last = pool.group_starts[g + 1] * pool.ranks_per_instance
-        requests = Requests(
-            asked.context_tokens[members],
-            asked.budget_tokens[members],
-            asked.session[members],
-            asked.waited_rounds[members],
-        )
-        part = np.full(len(members), -1, np.int64)
-        place(slice_of_ranks(view, first, last), requests, prices, params, Memory(ints[g], floats[g]), part)
-        for k in range(len(members)):
-            inside = 0 <= part[k] < last - first
-            outside = len(view.batch) if part[k] >= 0 else part[k]  # reported as no rank of the pool
-            chosen[members[k]] = part[k] + first if inside else outside
-
-
-@jitable
 def next_row(series, ended, now, instance):  # type: ignore[no-untyped-def]
     """Row of the series a step goes to; when all rows are full, neighbours are added up and the rows halve.
 
-    A merged row keeps the earlier start and instance.
+    A merged row keeps the earlier start; its instance is -1 where it holds steps of several.
     """
     rows = ended[ENDED.SERIES_ROWS]
     if rows > 0 and series[rows - 1, SERIES.STEPS] < ended[ENDED.SERIES_STEPS]:
+        if series[rows - 1, SERIES.INSTANCE] != instance:
+            series[rows - 1, SERIES.INSTANCE] = -1
         return rows - 1
     if rows == len(series):
         for i in range(rows // 2):
+            same = series[2 * i, SERIES.INSTANCE] == series[2 * i + 1, SERIES.INSTANCE]
+            instances = series[2 * i, SERIES.INSTANCE] if same else -1.0
             for c in range(series.shape[1]):
-                keep = c in (SERIES.START_S, SERIES.INSTANCE)
+                keep = c == SERIES.START_S
                 series[i, c] = series[2 * i, c] if keep else series[2 * i, c] + series[2 * i + 1, c]
+            series[i, SERIES.INSTANCE] = instances
         series[rows // 2 :] = 0.0
         rows //= 2
         ended[ENDED.SERIES_STEPS] *= 2
@@ -185,26 +113,32 @@ def take_snapshot(out, number, instance, now, end, batch, context, saturated):  
     out.ended[ENDED.SNAPSHOTS] += 1
 
 
-OUTCOME = named(
-    Outcome,
-    *(FLOATS, INTS, FLOATS_2D, FLOATS, FLOATS, SMALL_INTS),
-    *(INTS_2D, FLOATS_2D, INTS_2D, INTS_2D, types.Array(types.int64, 3, "C")),
-)
+@compiled(FINISHED)
+def learn_nothing(memory, params, request, rank, context_tokens, output_tokens):  # type: ignore[no-untyped-def]
+    """Stand in for a policy that does not learn; never called."""
+
+
 SIGNATURE = types.void(
-    named(Work, FLOATS, INTS, INTS, INTS),
-    named(PoolLayout, *([types.int64] * 5), INTS),
-    named(Settings, *([types.int64] * 2), types.float64, types.int64, types.float64, *([types.int64] * 4)),
+    numba_type(Work),
+    numba_type(PoolLayout),
+    numba_type(Settings),
     PRICES,
     types.FunctionType(PLACE),
+    types.FunctionType(FINISHED),
     FLOATS,
-    INTS_2D,
-    FLOATS_2D,
-    OUTCOME,
+    numba_type(Ints2D),
+    numba_type(Floats2D),
+    numba_type(State),
+    RANKS,
+    REQUESTS,
+    numba_type(Outcome),
 )
 
 
 @compiled(SIGNATURE)
-def run(work, pool, settings, prices, place, params, memory_ints, memory_floats, out):  # type: ignore[no-untyped-def]
+def run(  # type: ignore[no-untyped-def]
+    work, pool, settings, prices, place, finished, params, memory_ints, memory_floats, state, view, asked, out
+):
     """Replay a trace and fill ``out``.
 
     Parameters
@@ -215,12 +149,23 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
     prices : Prices
     place : function
         The policy.
+    finished : function
+        What it learns from a request that ended; called only if ``settings.tells_finished``.
     params : float64[...]
     memory_ints, memory_floats : [groups, ...]
         One policy memory a group.
+    state : State
+        From `state.new_state`.
+    view : Ranks
+        What the policy is shown of the pool: idle ranks, and later their true state.
+    asked : Requests
+        Room for a round.
     out : Outcome
         From `layout.new_outcome`.
     """
+    work, pool, prices, params = borrowed(work), borrowed(pool), borrowed(prices), borrowed(params)
+    memory_ints, memory_floats = borrowed(memory_ints), borrowed(memory_floats)
+    state, view, asked, out = borrowed(state), borrowed(view), borrowed(asked), borrowed(out)
     arrival_s, context_tokens, output_tokens, session = work
     instances, width = pool.instances, pool.ranks_per_instance
     ranks, n = instances * width, len(context_tokens)
@@ -230,61 +175,31 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
     totals, ended, series, rank_of = out.totals, out.ended, out.series, out.rank
     ended[ENDED.SERIES_STEPS] = 1
 
-    # True state of the ranks: requests placed, their context, K, requests below a saturation length; then the same
-    # for those in the step under way.
-    batch = np.zeros((instances, width), np.int64)
-    context = np.zeros((instances, width), np.int64)
-    saturated = np.zeros((instances, width, saturations), np.int64)
-    unsaturated = np.zeros((instances, width, saturations), np.int64)
-    running = np.zeros((instances, width), np.int64)
-    growing = np.zeros((instances, width, saturations), np.int64)
-    # Instances: requests placed, steps completed, end of the step under way, requests that start with the next one.
-    load = np.zeros(instances, np.int64)
-    steps = np.zeros(instances, np.int64)
-    end_s = np.full(instances, IDLE)
-    joining_first = np.full(instances, NOBODY, np.int32)
-    joining_next = np.full(n if settings.keep_requests else 0, NOBODY, np.int32)
-    # Calendars: see `schedule`.
-    slots = calendar_slots(output_tokens.max())
-    first = np.full((instances, 1 + saturations, slots), NOBODY, np.int32)
-    following = np.full((1 + saturations, n), NOBODY, np.int32)
-    due_step = np.zeros((1 + saturations, n), np.int32)
-    # The policy's view, and the buffers of a round.
-    view = Ranks(
-        np.zeros(ranks, np.int64),
-        np.zeros(ranks, np.int64),
-        np.full(ranks, largest),
-        np.full(ranks, pool.max_batch),
-        np.zeros((ranks, saturations), np.int64),
-        np.arange(ranks) // width,
-        np.zeros(ranks, np.int64),
-    )
+    batch, context, saturated, unsaturated = state.batch, state.context, state.saturated, state.unsaturated
+    running, growing = state.running, state.growing
+    load, steps, end_s = state.load, state.steps, state.end_s
+    joining_first, joining_next = state.joining_first, state.joining_next
+    first, following, due_step = state.first, state.following, state.due_step
+    slots = first.shape[2]
+    held, offered_boundary, offered_s = state.held, state.offered_boundary, state.offered_s
+    chosen, bounds, group_of, totals_k = state.chosen, state.bounds, state.group_of, state.total_saturated
+    memory = Memory(memory_ints[0], memory_floats[0])
     shown_batch = view.batch.reshape((instances, width))
     shown_context = view.context_tokens.reshape((instances, width))
     shown_free = view.free_tokens.reshape((instances, width))
     shown_slots = view.free_slots.reshape((instances, width))
     shown_saturated = view.saturated_tokens.reshape((instances, width, saturations))
-    held = np.zeros(MAX_ROUND, np.int64)
-    held_rounds = np.zeros(MAX_ROUND, np.int64)
-    asked = Requests(
-        np.zeros(MAX_ROUND, np.int64),
-        np.full(MAX_ROUND, -1, np.int64),
-        np.zeros(MAX_ROUND, np.int64),
-        np.zeros(MAX_ROUND, np.int64),
-    )
-    chosen = np.zeros(MAX_ROUND, np.int64)
-    memory = Memory(memory_ints[0], memory_floats[0])
-    totals_k = np.zeros(saturations, np.int64)
-
+    shown_starts_in_s = view.starts_in_s.reshape((instances, width))
     released, seen, holding = (
         0,
         0,
         0,
     )  # requests that have arrived, that have been in a round, that wait since
     waiting, placed_now = 0, 0  # in the queue, in the pool
-    started, idle_rounds = 0, 0
+    started, boundaries, idle_rounds = 0, 0, 0
     counting = False
     now = 0.0
+    ended_now = np.empty(0, np.int64)
     while True:
         # The next event: the earliest boundary, or an arrival if an instance is idle.
         i, idle = 0, False
@@ -307,6 +222,7 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
             now = end_s[i]
             end_s[i] = IDLE
             steps[i] += 1
+            boundaries += 1
             tokens = 0
             for r in range(width):
                 tokens += running[i, r]
@@ -326,6 +242,9 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                         following[1 + s, q] = first[i, 1 + s, slot]
                         first[i, 1 + s, slot] = q
                     q = after
+            told = 0
+            if settings.tells_finished:
+                ended_now = np.empty(load[i], np.int64)
             q = first[i, 0, slot]
             first[i, 0, slot] = NOBODY
             while q != NOBODY:
@@ -344,10 +263,18 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                     ended[ENDED.FINISHED_TOKENS] += output_tokens[q]
                     if settings.keep_requests:
                         out.finish_s[q] = now
+                    if settings.tells_finished:
+                        ended_now[told] = q
+                        told += 1
                 else:
                     following[0, q] = first[i, 0, slot]
                     first[i, 0, slot] = q
                 q = after
+            if told > 0:  # in the order of their numbers: a list of the calendar has none of its own
+                g = group_of[i]
+                own = Memory(memory_ints[g], memory_floats[g])
+                for q in np.sort(ended_now[:told]):
+                    finished(own, params, q, rank_of[q] - bounds[g], context_tokens[q], output_tokens[q])
             # One loop an array, indices from 0: compilers turn such loops into vector code.
             for r in range(width):
                 shown_batch[i, r] = batch[i, r]
@@ -374,40 +301,48 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                 waiting += 1
             released += 1
 
-        # Rule 3: rounds of placement until the queue is empty or nothing more can be placed.
+        # Rule 3: rounds of placement, until the queue is empty or the policy keeps a request.
+        if waiting > 0 and instances > 1:  # one instance alone is asked at its own boundary only
+            for p in range(instances):
+                starts_in_s = end_s[p] - now if end_s[p] != IDLE else 0.0
+                for r in range(width):
+                    shown_starts_in_s[p, r] = starts_in_s
         while waiting > 0:
             size = holding
             while size < MAX_ROUND and seen < released:
                 if context_tokens[seen] <= largest:
-                    held[size], held_rounds[size] = seen, 0
+                    held[size], offered_boundary[size] = seen, boundaries
+                    offered_s[size] = now if settings.saturated else arrival_s[seen]
                     size += 1
                 seen += 1
             for j in range(size):
-                asked.context_tokens[j] = context_tokens[held[j]]
-                asked.session[j] = session[min(held[j], len(session) - 1)]
-                asked.waited_rounds[j] = held_rounds[j]
+                q = held[j]
+                asked.context_tokens[j] = context_tokens[q]
+                asked.reserve_tokens[j] = context_tokens[q]
+                asked.session[j] = session[q if len(session) > 1 else 0]
+                asked.request[j] = q
+                since = boundaries - offered_boundary[j]
+                asked.waited_steps[j] = since // instances if since > 0 else 0
+                asked.waited_s[j] = now - offered_s[j]
                 chosen[j] = -1
-            requests = Requests(
-                asked.context_tokens[:size],
-                asked.budget_tokens[:size],
-                asked.session[:size],
-                asked.waited_rounds[:size],
-            )
+            requests, answers = shortened(asked, size), shortened(chosen, size)
             ended[ENDED.ROUNDS] += 1
-            if len(pool.group_starts) == 2:
-                place(view, requests, prices, params, memory, chosen[:size])
+            if len(bounds) == 2:
+                place(view, requests, prices, params, memory, answers)
             else:
                 place_in_groups(
-                    view, requests, prices, pool, settings.group_by_tokens, place, params,
-                    memory_ints, memory_floats, chosen[:size],
+                    view, requests, prices, bounds, settings.group_by_tokens, place, params,
+                    memory_ints, memory_floats, answers,
                 )  # fmt: skip
+            offered_before = holding
             holding = 0
             for j in range(size):
                 q, r = held[j], chosen[j]
                 if r == -1:
-                    ended[ENDED.BLOCKED_REQUESTS] += held_rounds[j] == 0
+                    ended[ENDED.BLOCKED_REQUESTS] += j >= offered_before
                     ended[ENDED.BLOCKED_ROUNDS] += 1
-                    held[holding], held_rounds[holding] = q, held_rounds[j] + 1
+                    held[holding] = q
+                    offered_boundary[holding], offered_s[holding] = offered_boundary[j], offered_s[j]
                     holding += 1
                     continue
                 length = context_tokens[q]
@@ -441,9 +376,10 @@ def run(work, pool, settings, prices, place, params, memory_ints, memory_floats,
                 if settings.keep_requests:
                     joining_next[q] = joining_first[p]
                     joining_first[p] = q
-            if holding == size or ended[ENDED.ERROR]:
+            if holding < size:
+                idle_rounds = 0
+            if holding > 0 or ended[ENDED.ERROR]:
                 break
-            idle_rounds = 0
         if ended[ENDED.ERROR]:
             break
         draining = released == n and waiting == 0

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from equipoise.types import Floats, Ints
+from equipoise.types import Floats, Floats2D, Ints, Ints2D, Ints3D, SmallInts
 
 __all__ = [
+    "BAD_RANK",
     "ENDED",
     "MAX_ROUND",
+    "NO_ROOM",
     "ORDERLESS_ROUNDS",
     "SERIES",
     "SERIES_COLUMNS",
+    "STUCK",
     "TOTALS",
     "UNLIMITED_TOKENS",
     "Outcome",
@@ -32,6 +34,10 @@ MAX_ROUND = 1024
 
 ORDERLESS_ROUNDS = 1000
 """Rounds in a row a policy may place nothing on an idle pool before the run is stopped as stuck."""
+
+BAD_RANK, NO_ROOM, STUCK = 1, 2, 3
+"""Values of ``ended[ENDED.ERROR]``: a policy named no rank it was shown, a rank that was shown full, or placed nothing
+for ever."""
 
 
 class Work(NamedTuple):
@@ -74,6 +80,8 @@ class Settings(NamedTuple):
     snapshot_first: int
     """Index of the first step (over all instances) whose ranks are kept."""
     snapshot_every: int
+    tells_finished: int
+    """1: the policy learns from requests that end."""
 
 
 class _Totals(NamedTuple):
@@ -113,7 +121,7 @@ class _Ended(NamedTuple):
     BLOCKED_ROUNDS: int = 9  # request-rounds spent so
     PEAK_RUNNING: int = 10
     ROUNDS: int = 11  # calls of the policy
-    ERROR: int = 12  # 0 = none, see kernel
+    ERROR: int = 12  # 0 = none, else BAD_RANK, NO_ROOM or STUCK
     ERROR_REQUEST: int = 13
     ERROR_RANK: int = 14
     SERIES_ROWS: int = 15
@@ -128,7 +136,8 @@ ENDED = _Ended()
 class _Series(NamedTuple):
     """Columns of ``Outcome.series``: one row a step, in the order they started.
 
-    Where a row stands for several steps, all columns but START_S and INSTANCE are sums over them.
+    Where a row stands for several steps, all columns but START_S and INSTANCE are sums over them; INSTANCE is -1 where
+    they are of several instances.
     """
 
     START_S: int = 0
@@ -168,21 +177,21 @@ class Outcome(NamedTuple):
 
     totals: Floats
     ended: Ints
-    series: Floats
+    series: Floats2D
     """float64[rows, 12], columns as `SERIES`; when full, neighbours are merged and the rows halve."""
     start_s: Floats
     """float64[requests], start of a request's first step; NaN: never. Empty unless kept."""
     finish_s: Floats
-    rank: NDArray[np.int32]
+    rank: SmallInts
     """int32[requests]; -1: never placed."""
-    snapshot_step: Ints
+    snapshot_step: Ints2D
     """int64[snapshots, 2], index of the step over all instances, and its instance."""
-    snapshot_s: Floats
+    snapshot_s: Floats2D
     """float64[snapshots, 2], start of the step, and its length in seconds."""
-    snapshot_batch: Ints
+    snapshot_batch: Ints2D
     """int64[snapshots, ranks of one instance]."""
-    snapshot_context: Ints
-    snapshot_saturated: NDArray[np.int64]
+    snapshot_context: Ints2D
+    snapshot_saturated: Ints3D
 
 
 def new_outcome(

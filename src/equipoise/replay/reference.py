@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from equipoise.replay.layout import (
+    BAD_RANK,
     ENDED,
     MAX_ROUND,
+    NO_ROOM,
     ORDERLESS_ROUNDS,
     SERIES,
+    STUCK,
     TOTALS,
     Outcome,
     PoolLayout,
@@ -35,7 +38,8 @@ class _Request:
     context: int
     output: int
     rank: int = -1
-    rounds: int = 0
+    offered_boundary: int = -1
+    offered_s: float = 0.0
     started: bool = False
     progress: int = 0
 
@@ -50,6 +54,7 @@ class _Pool:
         self.queue: list[_Request] = []
         self.released = 0
         self.end_s = [math.inf] * layout.instances
+        self.now, self.boundaries = 0.0, 0
 
     @property
     def largest(self) -> int:
@@ -72,14 +77,34 @@ class _Pool:
         """What the policy sees."""
         batch, context, saturated = self.loads()
         slots = self.layout.max_batch - batch
+        instance = np.arange(self.ranks) // self.layout.ranks_per_instance
+        starts_in_s = [end - self.now if end != math.inf else 0.0 for end in self.end_s]
         return Ranks(
             batch=batch,
             context_tokens=context,
             free_tokens=np.where(slots > 0, self.largest - context, -1),
             free_slots=slots,
             saturated_tokens=saturated,
-            instance=np.arange(self.ranks) // self.layout.ranks_per_instance,
+            unseen_requests=np.zeros(self.ranks, dtype=np.int64),
+            instance=instance,
+            rank=np.arange(self.ranks),
+            starts_in_s=np.array(starts_in_s)[instance],
             report_age_steps=np.zeros(self.ranks, dtype=np.int64),
+        )
+
+    def ask(self, asked: list[_Request]) -> Requests:
+        """What the policy is asked."""
+        sessions = self.work.session
+        context = [q.context for q in asked]
+        steps = [(self.boundaries - q.offered_boundary) // self.layout.instances for q in asked]
+        return Requests(
+            context_tokens=np.array(context, dtype=np.int64),
+            reserve_tokens=np.array(context, dtype=np.int64),
+            budget_tokens=np.full(len(asked), -1, dtype=np.int64),
+            session=np.array([sessions[min(q.row, len(sessions) - 1)] for q in asked], dtype=np.int64),
+            request=np.array([q.row for q in asked], dtype=np.int64),
+            waited_steps=np.array(steps, dtype=np.int64),
+            waited_s=np.array([self.now - q.offered_s for q in asked]),
         )
 
     def instance_of(self, request: _Request) -> int:
@@ -92,19 +117,20 @@ def run_reference(
     settings: Settings,
     prices: Prices,
     place: Callable[..., Any],
+    finished: Callable[..., Any],
     params: Floats,
     memory_ints: Ints,
     memory_floats: Floats,
     out: Outcome,
 ) -> None:
     """Replay a trace and fill ``out``; arguments as `equipoise.replay.kernel.run`."""
-    from equipoise.replay.kernel import BAD_RANK, NO_ROOM, STUCK
-
     place = getattr(place, "py_func", place)
+    finished = getattr(finished, "py_func", finished)
     pool = _Pool(work, layout, prices)
     ended, n = out.ended, len(work.context_tokens)
     ended[ENDED.SERIES_STEPS] = 1
     now, started, idle_rounds, counting = 0.0, 0, 0, False
+    starts = layout.group_starts * layout.ranks_per_instance
 
     while True:
         i = int(np.argmin(pool.end_s))
@@ -123,7 +149,9 @@ def run_reference(
         else:
             now = pool.end_s[i]
             pool.end_s[i] = math.inf
-            for q in [q for q in pool.placed if q.started and pool.instance_of(q) == i]:
+            pool.boundaries += 1
+            running = [q for q in pool.placed if q.started and pool.instance_of(q) == i]
+            for q in sorted(running, key=lambda q: q.row):
                 q.progress += 1
                 ended[ENDED.TOKENS] += 1
                 if q.progress == q.output:
@@ -132,6 +160,11 @@ def run_reference(
                     ended[ENDED.FINISHED_TOKENS] += q.output
                     if settings.keep_requests:
                         out.finish_s[q.row] = now
+                    if settings.tells_finished:
+                        g = int(np.searchsorted(starts, q.rank, side="right")) - 1
+                        own = Memory(memory_ints[g], memory_floats[g])
+                        finished(own, params, q.row, q.rank - starts[g], q.context, q.output)
+        pool.now = now
 
         while pool.released < n:
             row = pool.released
@@ -147,15 +180,17 @@ def run_reference(
             pool.released += 1
 
         while pool.queue:
+            asked = min(len(pool.queue), MAX_ROUND)
             placed, error = _round(pool, settings, place, params, memory_ints, memory_floats, out)
             if error is not None:
                 request, rank, known = error
                 ended[ENDED.ERROR] = NO_ROOM if known else BAD_RANK
                 ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = request, rank
                 break
-            if not placed:
+            if placed:
+                idle_rounds = 0
+            if placed < asked:
                 break
-            idle_rounds = 0
         if ended[ENDED.ERROR]:
             break
         draining = pool.released == n and not pool.queue
@@ -203,13 +238,18 @@ def _round(
 ) -> tuple[int, tuple[int, int, bool] | None]:
     """One round of placement: how many were placed, or (request, rank, rank is known) of a forbidden choice."""
     asked = pool.queue[:MAX_ROUND]
+    new = {id(q) for q in asked if q.offered_boundary < 0}
+    for q in asked:
+        if q.offered_boundary < 0:
+            q.offered_boundary = pool.boundaries
+            q.offered_s = pool.now if settings.saturated else float(pool.work.arrival_s[q.row])
     out.ended[ENDED.ROUNDS] += 1
     chosen = np.full(len(asked), -1, dtype=np.int64)
     view = pool.view()
     if len(pool.layout.group_starts) == 2:
         place(
             view,
-            _requests(asked, pool.work),
+            pool.ask(asked),
             pool.prices,
             params,
             Memory(memory_ints[0], memory_floats[0]),
@@ -221,9 +261,8 @@ def _round(
     batch, context, _ = pool.loads()
     for q, rank in zip(asked, chosen.tolist(), strict=True):
         if rank == -1:
-            out.ended[ENDED.BLOCKED_REQUESTS] += q.rounds == 0
+            out.ended[ENDED.BLOCKED_REQUESTS] += id(q) in new
             out.ended[ENDED.BLOCKED_ROUNDS] += 1
-            q.rounds += 1
             continue
         known = 0 <= rank < pool.ranks
         if not known or context[rank] + q.context > pool.largest or batch[rank] >= pool.layout.max_batch:
@@ -236,15 +275,6 @@ def _round(
         pool.placed.append(q)
         placed += 1
     return placed, None
-
-
-def _requests(asked: list[_Request], work: Work) -> Requests:
-    return Requests(
-        context_tokens=np.array([q.context for q in asked], dtype=np.int64),
-        budget_tokens=np.full(len(asked), -1, dtype=np.int64),
-        session=np.array([work.session[min(q.row, len(work.session) - 1)] for q in asked], dtype=np.int64),
-        waited_rounds=np.array([q.rounds for q in asked], dtype=np.int64),
-    )
 
 
 def _place_in_groups(
@@ -274,8 +304,9 @@ def _place_in_groups(
         if not rows:
             continue
         part = np.full(len(rows), -1, dtype=np.int64)
-        inside = Ranks(*(column[a:b] for column in view))
-        requests = _requests([asked[j] for j in rows], pool.work)
+        columns: list[Any] = [column[a:b] for column in view]
+        inside = Ranks(*columns)
+        requests = pool.ask([asked[j] for j in rows])
         place(inside, requests, pool.prices, params, Memory(memory_ints[g], memory_floats[g]), part)
         for j, rank in zip(rows, part.tolist(), strict=True):
             chosen[j] = rank + a if 0 <= rank < b - a else (pool.ranks if rank >= 0 else rank)
@@ -328,8 +359,9 @@ def _note_step(
         if rows == len(series):
             pairs = series.reshape(rows // 2, 2, -1)
             merged = pairs.sum(axis=1)
-            for column in (SERIES.START_S, SERIES.INSTANCE):
-                merged[:, column] = pairs[:, 0, column]
+            merged[:, SERIES.START_S] = pairs[:, 0, SERIES.START_S]
+            same = pairs[:, 0, SERIES.INSTANCE] == pairs[:, 1, SERIES.INSTANCE]
+            merged[:, SERIES.INSTANCE] = np.where(same, pairs[:, 0, SERIES.INSTANCE], -1)
             series[:] = 0.0
             series[: rows // 2] = merged
             rows //= 2
@@ -337,6 +369,8 @@ def _note_step(
         series[rows, SERIES.START_S], series[rows, SERIES.INSTANCE] = now, p
         rows += 1
         out.ended[ENDED.SERIES_ROWS] = rows
+    elif series[rows - 1, SERIES.INSTANCE] != p:
+        series[rows - 1, SERIES.INSTANCE] = -1
     series[rows - 1, SERIES.STEPS : SERIES.QUEUED + 1] += [
         1, counted, cost, ideal, work, batch.max(), mean_batch, context.max(), mean_context, len(pool.queue),
     ]  # fmt: skip

@@ -21,13 +21,14 @@ import numpy as np
 from equipoise.cost.step_cost import StepCost, Term
 from equipoise.errors import InputError, PolicyError
 from equipoise.policies.registry import Policy, parse
+from equipoise.policies.views import copy_ranks
 from equipoise.replay import Pool, replay
 from equipoise.replay.layout import MAX_ROUND
 from equipoise.testing.needs import HealthCheck, Phase, given, pytest, settings, st
-from equipoise.testing.rounds import Round, copy_ranks, make_round, rounds, tieless_rounds
+from equipoise.testing.rounds import Round, make_round, rounds, tieless_rounds
 from equipoise.testing.strategies import costs, pools, traces
 from equipoise.traces.trace import Trace
-from equipoise.types import Ints, Memory, Ranks, Requests
+from equipoise.types import BOOKED, Ints, Memory, Ranks, Requests
 
 __all__ = ["Answer", "PolicyContract", "ask"]
 
@@ -79,7 +80,7 @@ class PolicyContract:
 
         def check(case: Round, answer: Answer) -> None:
             expected = _walk(case, answer.chosen)
-            for name in ("batch", "context_tokens", "free_tokens", "free_slots", "saturated_tokens"):
+            for name in BOOKED:
                 left, wanted = getattr(answer.ranks, name), getattr(expected, name)
                 assert np.array_equal(left, wanted), (
                     f"ranks.{name} is {left.tolist()} after the choices {answer.chosen}, should be "
@@ -101,7 +102,7 @@ class PolicyContract:
         policy = self._policy()
 
         def check(case: Round, answer: Answer) -> None:
-            again = ask(policy, case, policy.new_memory(3))
+            again = ask(policy, case, case.memory(policy, 3))
             assert again.chosen == answer.chosen, (
                 "two calls with equal arguments differ: keep state in memory only"
             )
@@ -118,7 +119,7 @@ class PolicyContract:
             pytest.skip("it does not compile; replay runs it as plain Python")
 
         def check(case: Round, answer: Answer) -> None:
-            fast = ask(policy, case, policy.new_memory(3), compiled=True)
+            fast = ask(policy, case, case.memory(policy, 3), compiled=True)
             assert fast.chosen == answer.chosen, f"compiled {fast.chosen}, plain Python {answer.chosen}"
             assert _equal(fast.ranks, answer.ranks), "compiled and plain Python book differently"
             assert _equal(fast.memory, answer.memory), "compiled and plain Python remember differently"
@@ -130,13 +131,13 @@ class PolicyContract:
         """Where nothing fits, all stay: no tokens left, or no slots."""
         for capacity, max_batch in ((10, None), (None, 2)):
             case = make_round([[3, 7]] * 3, [1, 5], _COST, kv_capacity_tokens=capacity, max_batch=max_batch)
-            answer = ask(self._policy(), case, self._policy().new_memory(0))
+            answer = ask(self._policy(), case, case.memory(self._policy(), 0))
             assert answer.chosen == [-1, -1], f"no rank has room and it chose {answer.chosen}"
 
     def test_one_rank_and_one_request(self) -> None:
         """The smallest call there is."""
         case = make_round([[]], [5], _COST)
-        assert ask(self._policy(), case, self._policy().new_memory(0)).chosen[0] in (0, -1)
+        assert ask(self._policy(), case, case.memory(self._policy(), 0)).chosen[0] in (0, -1)
 
     @pytest.mark.parametrize("max_batch", [None, 30])
     def test_largest_round(self, max_batch: int | None) -> None:
@@ -145,7 +146,7 @@ class PolicyContract:
         case = make_round([[9] * (i % 3) for i in range(7)], waiting, _COST, max_batch=max_batch)
         policy = self._policy()
         for compiled in (False, True) if policy.compiled else (False,):
-            answer = ask(policy, case, policy.new_memory(0), compiled=compiled)
+            answer = ask(policy, case, case.memory(policy, 0), compiled=compiled)
             _walk(case, answer.chosen)
             assert answer.spoilt == [], f"it wrote into {', '.join(answer.spoilt)}"
 
@@ -160,9 +161,9 @@ class PolicyContract:
         def check(case: Round, random: Any) -> None:
             order = list(range(case.size[0]))
             random.shuffle(order)
-            moved = Round(Ranks(*(column[order] for column in case.ranks)), case.requests, case.prices)
-            chosen = ask(policy, case, policy.new_memory(3)).chosen
-            relabelled = ask(policy, moved, policy.new_memory(3)).chosen
+            moved = Round(copy_ranks(case.ranks, order), case.requests, case.prices)
+            chosen = ask(policy, case, case.memory(policy, 3)).chosen
+            relabelled = ask(policy, moved, moved.memory(policy, 3)).chosen
             assert [r if r < 0 else order[r] for r in relabelled] == chosen
 
         check()
@@ -195,7 +196,7 @@ class PolicyContract:
         @_settings(self.examples)
         @given(rounds())
         def run(case: Round) -> None:
-            check(case, ask(policy, case, policy.new_memory(3)))
+            check(case, ask(policy, case, case.memory(policy, 3)))
 
         run()
 
@@ -253,7 +254,7 @@ def ask(policy: Policy, case: Round, memory: Memory, *, compiled: bool = False) 
     spoilt = [name for name, flat in fenced if (flat[:8] != FENCE).any() or (flat[-8:] != FENCE).any()]
     spoilt += [f"requests.{n}" for n in Requests._fields if not _same(requests, case.requests, n)]
     spoilt += [f"prices.{n}" for n in prices._fields if not _same(prices, case.prices, n)]
-    spoilt += [f"ranks.{n}" for n in ("instance", "report_age_steps") if not _same(ranks, case.ranks, n)]
+    spoilt += [f"ranks.{n}" for n in Ranks._fields if n not in BOOKED and not _same(ranks, case.ranks, n)]
     if not np.array_equal(params, policy.param_array()):
         spoilt.append("params")
     return Answer(out.tolist(), ranks, own, spoilt)
@@ -261,21 +262,22 @@ def ask(policy: Policy, case: Round, memory: Memory, *, compiled: bool = False) 
 
 def _walk(case: Round, chosen: list[int]) -> Ranks:
     """Book the choices one by one on the truth, refusing those without room; the ranks as they then are."""
-    ranks, contexts = copy_ranks(case.ranks), case.requests.context_tokens.tolist()
+    ranks, requests = copy_ranks(case.ranks), case.requests
     lengths: Ints = case.prices.saturation_tokens
-    for i, (rank, tokens) in enumerate(zip(chosen, contexts, strict=True)):
+    for i, rank in enumerate(chosen):
         assert rank != UNANSWERED, f"request {i} got no answer: write a rank or -1 into out for every request"
         if rank == -1:
             continue
+        tokens, room = int(requests.context_tokens[i]), int(requests.reserve_tokens[i])
         assert 0 <= rank < case.size[0], f"request {i} was placed on rank {rank} of {case.size[0]}"
-        assert ranks.free_tokens[rank] >= tokens, (
-            f"request {i} ({tokens} tokens) was placed on rank {rank}, which has room for {ranks.free_tokens[rank]}; "
-            "check fits() and book() every choice"
+        assert ranks.free_tokens[rank] >= room, (
+            f"request {i} (takes {room} tokens) was placed on rank {rank}, which has room for "
+            f"{ranks.free_tokens[rank]}; check fits() with its reserve_tokens, and book() every choice"
         )
         ranks.batch[rank] += 1
         ranks.context_tokens[rank] += tokens
         ranks.free_slots[rank] -= 1
-        ranks.free_tokens[rank] = ranks.free_tokens[rank] - tokens if ranks.free_slots[rank] > 0 else -1
+        ranks.free_tokens[rank] = ranks.free_tokens[rank] - room if ranks.free_slots[rank] > 0 else -1
         ranks.saturated_tokens[rank] += np.minimum(tokens, lengths)
     return ranks
 

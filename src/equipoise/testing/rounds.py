@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise.cost.step_cost import Saturation, StepCost, Term
+from equipoise.policies.registry import Policy
+from equipoise.policies.views import empty_ranks, waiting_requests
 from equipoise.replay.layout import UNLIMITED_TOKENS
 from equipoise.testing.needs import st
 from equipoise.testing.strategies import generators, lengths
-from equipoise.types import Ints, Prices, Ranks, Requests
+from equipoise.types import Memory, Prices, Ranks, Requests
 
-__all__ = ["Round", "copy_ranks", "make_round", "rounds", "tieless_rounds"]
+__all__ = ["Round", "make_round", "rounds", "tieless_rounds"]
 
 COSTS = (
     StepCost("linear", (Term("all", per_100k_context=500.0),)),
@@ -52,10 +54,10 @@ class Round:
         """Ranks and requests."""
         return len(self.ranks.batch), len(self.requests.context_tokens)
 
-
-def copy_ranks(ranks: Ranks) -> Ranks:
-    """A view that can be spoilt."""
-    return Ranks(*(column.copy() for column in ranks))
+    def memory(self, policy: Policy, seed: int = 0) -> Memory:
+        """A fresh memory for a policy that is to see these ranks."""
+        instances = len(set(self.ranks.instance.tolist()))
+        return policy.new_memory(seed, self.prices, len(self.ranks.batch), instances=instances)
 
 
 def make_round(
@@ -66,8 +68,12 @@ def make_round(
     kv_capacity_tokens: int | None = None,
     max_batch: int | None = None,
     ranks_per_instance: int = 4,
+    block_tokens: int = 1,
 ) -> Round:
-    """Build a round from the context lengths of what runs on each rank and of what waits, in tokens."""
+    """Build a round from the context lengths of what runs on each rank and of what waits, in tokens.
+
+    With blocks, what waits takes its context rounded up to whole ones.
+    """
     prices = cost.prices()
     lengths = prices.saturation_tokens
     batch = np.array([len(contexts) for contexts in running], dtype=np.int64)
@@ -78,38 +84,41 @@ def make_round(
     ).reshape(len(running), len(lengths))
     slots = (1 << 40 if max_batch is None else max_batch) - batch
     free = (UNLIMITED_TOKENS if kv_capacity_tokens is None else kv_capacity_tokens) - context
-    ranks = Ranks(
+    ranks = empty_ranks(len(running), ranks_per_instance, len(lengths), 0, 0)._replace(
         batch=batch,
         context_tokens=context,
         free_tokens=np.where(slots > 0, free, -1),
         free_slots=slots,
         saturated_tokens=saturated,
-        instance=np.arange(len(running), dtype=np.int64) // ranks_per_instance,
-        report_age_steps=np.zeros(len(running), dtype=np.int64),
     )
-    return Round(ranks, _requests(np.array(waiting, dtype=np.int64)), prices)
-
-
-def _requests(context_tokens: Ints) -> Requests:
-    n = len(context_tokens)
-    return Requests(
-        context_tokens,
-        np.full(n, -1, dtype=np.int64),
-        np.full(n, -1, dtype=np.int64),
-        np.zeros(n, dtype=np.int64),
-    )
+    requests = waiting_requests(len(waiting))
+    requests.context_tokens[:] = waiting
+    requests.reserve_tokens[:] = -(-requests.context_tokens // block_tokens) * block_tokens
+    return Round(ranks, requests, prices)
 
 
 def rounds(*, max_ranks: int = 8, max_requests: int = 8) -> st.SearchStrategy[Round]:
     """Rounds with idle, loaded and full ranks, ties among them, requests that fit everywhere, somewhere or nowhere."""
 
     def build(
-        ranks: int, requests: int, rng: np.random.Generator, capacity: int | None, max_batch: int | None
+        ranks: int,
+        requests: int,
+        rng: np.random.Generator,
+        capacity: int | None,
+        max_batch: int | None,
+        block_tokens: int,
     ) -> Round:
         running = [lengths(rng, int(rng.integers(0, 7)), 80).tolist() for _ in range(ranks)]
         waiting = lengths(rng, requests, 80).tolist()
         cost = COSTS[int(rng.integers(len(COSTS)))]
-        return make_round(running, waiting, cost, kv_capacity_tokens=capacity, max_batch=max_batch)
+        return make_round(
+            running,
+            waiting,
+            cost,
+            kv_capacity_tokens=capacity,
+            max_batch=max_batch,
+            block_tokens=block_tokens,
+        )
 
     return st.builds(
         build,
@@ -118,6 +127,7 @@ def rounds(*, max_ranks: int = 8, max_requests: int = 8) -> st.SearchStrategy[Ro
         generators(),
         capacity=st.one_of(st.none(), st.integers(1, 300)),
         max_batch=st.one_of(st.none(), st.integers(1, 12)),
+        block_tokens=st.sampled_from([1, 16]),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -299,3 +301,11 @@ def test_graph_sizes_hold_the_largest_batch() -> None:
         assert sizes[-1] >= largest
         assert len(sizes) == 1 or sizes[-2] < largest
         assert list(sizes) == sorted(set(sizes))
+
+
+def test_the_example_of_fit_is_true() -> None:
+    from equipoise.calibrate import decode_fit
+
+    result = doctest.testmod(decode_fit)
+    assert result.attempted
+    assert not result.failed

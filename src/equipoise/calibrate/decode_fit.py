@@ -94,8 +94,7 @@ def fit(
     Examples
     --------
     >>> import numpy as np
-    >>> from equipoise.calibrate.pauses import without_pauses
-    from equipoise.calibrate.records import StepRecords
+    >>> from equipoise.calibrate import StepRecords
     >>> batch, context = np.meshgrid([1, 2, 4, 8, 16, 32], [4096, 8192, 16384, 65536])
     >>> time_us = 200 + 2.0 * batch + 4.0 * batch * context / 100_000
     >>> columns = {"batch": batch.ravel(), "context_tokens": (batch * context).ravel(), "time_s": time_us.ravel() / 1e6}

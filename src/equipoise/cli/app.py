@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from equipoise._interrupts import Stopped, stop_on_signals
 from equipoise.errors import EquipoiseError
 
 __all__ = ["app", "main"]
@@ -41,7 +42,13 @@ _lazy(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 the input cannot be used."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 the input cannot be used.
+
+    As the process's own command (no ``argv``) SIGTERM and SIGHUP clean up like Ctrl-C; the code is then 128 and the
+    number of the signal, as shells have it.
+    """
+    if argv is None:
+        stop_on_signals()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
@@ -56,11 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"equipoise: {_one_line(str(error))}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("equipoise: interrupted", file=sys.stderr, flush=True)
+    except KeyboardInterrupt as stop:
+        words, ending = (str(stop), stop.exit_code) if isinstance(stop, Stopped) else ("interrupted", 130)
+        print(f"equipoise: {words}", file=sys.stderr, flush=True)
         if argv is None:
-            os._exit(130)  # not waiting for replays under way in other threads
-        return 130
+            os._exit(ending)  # not waiting for replays under way in other threads
+        return ending
     return code if isinstance(code, int) else 0
 
 

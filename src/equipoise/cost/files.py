@@ -201,9 +201,11 @@ def write_text(path: Path, text: str) -> None:
     try:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
-    except (OSError, ValueError) as error:
+    except BaseException as error:  # Ctrl-C leaves no half of it either
         with contextlib.suppress(OSError, ValueError):
             temporary.unlink()
+        if not isinstance(error, OSError | ValueError):
+            raise
         reason = getattr(error, "strerror", None) or str(error)
         fix = "give a file in a folder that exists and can be written"
         raise CostError(f"cannot be written ({reason})", where=str(path), fix=fix) from None

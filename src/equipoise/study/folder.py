@@ -16,8 +16,10 @@ from typing import Any
 
 import tomli_w
 
+from equipoise._interrupts import held_back
 from equipoise.cost.files import to_dict
 from equipoise.errors import InputError
+from equipoise.policies import Policy
 from equipoise.study.compare import Comparison
 from equipoise.study.plan import ComparePlan
 from equipoise.study.summary import summarize, to_json
@@ -38,6 +40,9 @@ LIBRARIES = ("equipoise", "numpy", "numba", "scipy", "polars", "plotly", "matplo
 def staged(folder: Path) -> Iterator[Path]:
     """A temporary folder beside the target, whose files replace those of the target if the block succeeds.
 
+    Ctrl-C, and SIGTERM and SIGHUP where they raise (`equipoise._interrupts`), leave nothing of it behind, or everything
+    moved.
+
     Raises
     ------
     InputError
@@ -54,16 +59,22 @@ def staged(folder: Path) -> Iterator[Path]:
         ) from error
     try:
         yield stage
-        folder.mkdir(exist_ok=True)
-        if (folder / "config.resolved.toml").exists() and (folder / "summary.json").exists():
-            for pattern in OURS:
-                for old in folder.glob(pattern):
-                    if not (stage / old.name).exists():
-                        old.unlink()  # an earlier study's plot beside this one's numbers would lie
-        for made in sorted(stage.iterdir()):
-            os.replace(made, folder / made.name)
+        with held_back():  # a signal in between would leave files of two studies
+            _move(stage, folder)
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        with held_back():
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def _move(stage: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    if (folder / "config.resolved.toml").exists() and (folder / "summary.json").exists():
+        for pattern in OURS:
+            for old in folder.glob(pattern):
+                if not (stage / old.name).exists():
+                    old.unlink()  # an earlier study's plot beside this one's numbers would lie
+    for made in sorted(stage.iterdir()):
+        os.replace(made, folder / made.name)
 
 
 def write_data(comparison: Comparison, stage: Path) -> None:
@@ -115,12 +126,18 @@ def resolved_config(plan: ComparePlan) -> dict[str, Any]:
         "warmup_turnovers": plan.warmup_turnovers,
         "groups": list(plan.groups),
         "group_policies": list(plan.group_policies),
-        "baseline": plan.baseline_label(),
+        "baseline": plan.baseline_policy().label,
         "pool": {k: v for k, v in pool.items() if v is not None},
-        "policies": [{"name": p.name, **p.params} for p in plan.policies],
+        "policies": [_plain_policy(p) for p in plan.policies],
         "costs": [to_dict(c) for c in plan.costs],
     }
     return {k: v for k, v in config.items() if v is not None}
+
+
+def _plain_policy(policy: Policy) -> dict[str, Any]:
+    """A policy as a table; where it comes from a file, with the digest of that file."""
+    digest = {"digest": policy.digest} if policy.digest else {}
+    return {"name": policy.name, **policy.params, "text": policy.text, **digest}
 
 
 def environment(comparison: Comparison) -> dict[str, Any]:

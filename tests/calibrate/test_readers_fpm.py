@@ -274,6 +274,7 @@ def test_records_without_contexts_are_refused_with_the_fix(tmp_path: Path) -> No
         (fpm(7, rank=10**6), "dp_rank = 1000000"),
         (fpm(10**40), "no record"),
         (fpm(2**60), "absurd"),
+        (fpm(-(2**63)), "absurd"),
         (fpm(7)[:60] + "\n", "no record"),
         ("\xff\xfe\n", "no record"),
     ],

@@ -8,10 +8,7 @@ dynamo.common.recv_forward_pass_metrics``) wraps a record as ``{"received_at_ns"
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -61,10 +58,7 @@ class _Recorded(msgspec.Struct, gc=False):
     received_at_ns: int | None = None
 
 
-_SUMS = tuple(_Scheduled.__struct_fields__)
-_GET: dict[str, Callable[[Any], Any]] = {
-    name: attrgetter(name) for name in (*_SUMS, "wall_time", "version", "dp_rank", "counter_id")
-}
+_SUMS = tuple(_Scheduled.__struct_fields__)[:5]
 
 
 class _Chunks:
@@ -110,14 +104,25 @@ class _Chunks:
         """Arrays, or None where a number is out of bounds: which, is found out line by line."""
         count = len(records)
         scheduled = [r.scheduled_requests for r in records]
-        columns: Columns = {}
+        # Comprehensions that name the attribute are nearly twice as fast as a loop over names.
+        whole = {
+            "num_prefill_requests": [s.num_prefill_requests for s in scheduled],
+            "sum_prefill_tokens": [s.sum_prefill_tokens for s in scheduled],
+            "sum_prefill_kv_tokens": [s.sum_prefill_kv_tokens for s in scheduled],
+            "num_decode_requests": [s.num_decode_requests for s in scheduled],
+            "sum_decode_kv_tokens": [s.sum_decode_kv_tokens for s in scheduled],
+            "counter_id": [r.counter_id for r in records],
+            "version": [r.version for r in records],
+            "dp_rank": [r.dp_rank for r in records],
+        }
+        real = {
+            "var_prefill_length": [s.var_prefill_length for s in scheduled],
+            "var_decode_kv_tokens": [s.var_decode_kv_tokens for s in scheduled],
+            "time_s": [r.wall_time for r in records],
+        }
         try:
-            for name in _SUMS:
-                kind = np.float64 if name.startswith("var") else np.int64
-                columns[name] = np.fromiter(map(_GET[name], scheduled), kind, count)
-            for name in ("version", "dp_rank", "counter_id"):
-                columns[name] = np.fromiter(map(_GET[name], records), np.int64, count)
-            columns["time_s"] = np.fromiter(map(_GET["wall_time"], records), np.float64, count)
+            columns: Columns = {name: np.fromiter(values, np.int64, count) for name, values in whole.items()}
+            columns |= {name: np.fromiter(values, np.float64, count) for name, values in real.items()}
             if received.count(None) == 0:
                 columns["clock_s"] = np.fromiter(received, np.int64, count) / 1e9
             else:
@@ -125,7 +130,7 @@ class _Chunks:
         except OverflowError:
             return None
         if (columns.pop("version") != 1).any() or any(
-            (np.abs(columns[name]) >= LIMIT).any() for name in (*_SUMS[:5], "counter_id")
+            ((columns[name] >= LIMIT) | (columns[name] <= -LIMIT)).any() for name in (*_SUMS, "counter_id")
         ):
             return None
         rank = columns.pop("dp_rank")
@@ -171,7 +176,7 @@ def _record(text: bytes, path: Path, line: int, ledger: Ledger) -> _Recorded | N
             raise ValueError(f"the record is of version {metrics.version}")
         if not 0 <= metrics.dp_rank < MAX_RANKS:
             raise ValueError(f"dp_rank = {metrics.dp_rank}")
-        whole = [getattr(metrics.scheduled_requests, name) for name in _SUMS[:5]]
+        whole = [getattr(metrics.scheduled_requests, name) for name in _SUMS]
         if (
             max(map(abs, (*whole, metrics.counter_id))) >= LIMIT
             or not -(2**63) <= (record.received_at_ns or 0) < 2**63

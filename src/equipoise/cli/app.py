@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from equipoise._interrupts import Stopped, stop_on_signals
-from equipoise.errors import EquipoiseError
+from equipoise.errors import EquipoiseError, InputError
 
 __all__ = ["app", "main"]
 
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         stop_on_signals()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        _refuse_empty(arguments)
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         print(f"equipoise: {_one_line(str(error))}", file=sys.stderr)
@@ -70,6 +71,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             os._exit(ending)  # not waiting for replays under way in other threads
         return ending
     return code if isinstance(code, int) else 0
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """No option means anything by an empty text, but a path of it is the folder one stands in."""
+    option = None
+    for argument in arguments:
+        name, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        if (equals or not name) and not value.strip():
+            where = name or option
+            raise InputError(
+                "an empty value" if where else "an empty argument",
+                where=where,
+                fix="perhaps a shell variable is not set: give a value, or leave it out",
+            )
+        option = name if name and not equals else None
 
 
 def _one_line(text: str) -> str:

@@ -105,6 +105,8 @@ def compare(
     jobs
         Replays at a time; one a processor by default.
     """
+    if output_dir is not None:
+        _check_folder(output_dir)
     from equipoise import study
     from equipoise.policies import parse
     from equipoise.replay import Pool
@@ -148,13 +150,19 @@ def compare(
         print_tables(comparison, Console())
 
 
-def _write(comparison: Comparison, folder: Path, report: bool) -> None:
-    from equipoise.study.folder import staged, write_data
-
+def _check_folder(folder: Path) -> None:
+    """What can be said before the replays, not after them."""
     if not folder.name:
         raise InputError(
             f"{str(folder)!r} names no folder", where="--output-dir", fix="such as results/first"
         )
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is a file", where="--output-dir", fix="name a folder")
+
+
+def _write(comparison: Comparison, folder: Path, report: bool) -> None:
+    from equipoise.study.folder import staged, write_data
+
     with staged(folder) as stage:
         write_data(comparison, stage)
         if report:

@@ -15,11 +15,11 @@ from equipoise.cost import Saturation, StepCost, Term
 from equipoise.cost.files import read
 from equipoise.errors import CostError
 
-prices = st.floats(0, 1e300)
+prices = st.floats(0, 1e30)
 any_terms = st.builds(
     Term,
     name=st.text(max_size=10),
-    weight=st.floats(1e-300, 1e300),
+    weight=st.floats(1e-300, 1e30),
     per_request=prices,
     per_100k_context=prices,
     batch_floor=st.integers(0, 65_536),
@@ -30,7 +30,7 @@ any_costs = st.builds(
     StepCost,
     name=st.text(max_size=20),
     terms=st.lists(any_terms, min_size=1, max_size=3).map(tuple),
-    constant=st.floats(1e-300, 1e300),  # a cost of nothing is refused
+    constant=st.floats(1e-300, 1e30),  # a cost of nothing is refused
     barrier=st.sampled_from(["layer", "step"]),
     us_per_unit=st.floats(1e-6, 1e6),
     source=st.text(max_size=30),
@@ -100,9 +100,11 @@ def test_defaults_of_a_short_file() -> None:
         (('name = "mine"', ""), "f.toml: name is missing"),
         (('name = "mine"', 'name = "mine"\nbarier = "step"'), "unknown key 'barier'; did you mean 'barrier'"),
         (("weight = 0.5", "wieght = 0.5"), r"terms\[0\]: unknown key 'wieght'; did you mean 'weight'"),
-        (("weight = 0.5", 'weight = "0.5"'), "weight = '0.5'; must be a finite number of 0 or more"),
+        (("weight = 0.5", 'weight = "0.5"'), "weight = '0.5'; must be a number from 0 to 1e"),
         (("weight = 0.5", "weight = nan"), "weight = nan"),
         (("weight = 0.5", "weight = inf"), "weight = inf"),
+        (("weight = 0.5", "weight = 1e308"), r"weight = 1e\+308; must be a number from 0 to 1e\+30$"),
+        (("weight = 0.5", "batch_table = []"), r"terms\[0\]: batch_table is empty; give prices"),
         (("weight = 0.5", "weight = -0.5"), "weight = -0.5"),
         (("weight = 0.5", "weight = true"), "weight = True"),
         (("weight = 0.5", f"weight = {10**400}"), "weight = a number of more than 30 digits"),

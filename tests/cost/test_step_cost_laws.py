@@ -242,3 +242,17 @@ def test_the_exchange_rate_counts_what_a_request_pays_up_to_its_bounds() -> None
     cost = StepCost("c", (Term("t", 2.0, 1.0, 4.0, saturations=(Saturation(50_000, 6.0),)),))
     assert cost.request_in_context_tokens == pytest.approx((1 + 3) / 4 * 1e5)
     assert StepCost("c", (Term("t"),)).request_in_context_tokens == float("inf")
+
+
+def test_the_largest_prices_stay_finite() -> None:
+    """The bound on prices is there so that no product of them with a load overflows."""
+    top = 1e30
+    greatest = StepCost("top", (Term("a", top, top, top, saturations=(Saturation(2**40, top),)),), top, "us")
+    batch, context = [[2**31, 1]], [[2**52, 0]]
+    for values in (greatest.cost(batch, context), greatest.ideal(batch, context)):
+        assert np.isfinite(values).all()
+    for number in (1.001e30, np.inf, np.nan):
+        with pytest.raises(CostError, match=r"from 0 to 1e\+30$"):
+            StepCost("x", (Term("a", number),))
+        with pytest.raises(CostError, match=r"us_per_unit = .*at most 1e\+30$"):
+            StepCost("x", (Term("a"),), us_per_unit=number)

@@ -111,6 +111,8 @@ def from_dict(values: Mapping[str, Any], where: str = "cost") -> StepCost:
 
 
 def _term_from(table: Reader) -> Term:
+    if table.values.get("batch_table") == []:  # nothing is not a default by accident
+        raise table.fail("batch_table is empty", "give prices of a batch of 0, 1, 2, ... or leave it out")
     term = Term(
         name=table.text("name"),
         weight=table.number("weight", default=1.0),

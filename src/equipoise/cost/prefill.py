@@ -12,7 +12,6 @@ so a price per 100k pairs here and a price per 100k context tokens there are the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from numpy.typing import ArrayLike
 from equipoise.cost.attended import MAX_POSITION, counts, pairs, saturated_pairs
 from equipoise.cost.step_cost import TOKENS_PER_UNIT, Barrier, Saturation, Unit
 from equipoise.errors import CostError
+from equipoise.models.reader import LARGEST_PRICE
 from equipoise.types import Floats, Ints
 
 __all__ = ["PrefillCost", "PrefillPrices", "PrefillTerm"]
@@ -89,7 +89,7 @@ class PrefillCost:
     Raises
     ------
     CostError
-        NaN, infinite or negative prices; no term; nothing that costs anything.
+        NaN, negative, infinite or absurd prices; no term; nothing that costs anything.
     """
 
     terms: tuple[PrefillTerm, ...]
@@ -293,8 +293,8 @@ def _validate(cost: PrefillCost) -> None:
         raise bad(f"unit = {cost.unit!r}", "use 'request' or 'us'")
     if cost.barrier not in ("layer", "step"):
         raise bad(f"barrier = {cost.barrier!r}", "use 'layer' or 'step'")
-    if not (math.isfinite(cost.us_per_unit) and cost.us_per_unit > 0):
-        raise bad(f"us_per_unit = {cost.us_per_unit}", "must be a finite number above 0")
+    if not 0 < cost.us_per_unit <= LARGEST_PRICE:  # NaN is not
+        raise bad(f"us_per_unit = {cost.us_per_unit}", f"must be above 0 and at most {LARGEST_PRICE:g}")
     numbers = [("constant", cost.constant)]
     for t in cost.terms:
         numbers += [
@@ -303,8 +303,8 @@ def _validate(cost: PrefillCost) -> None:
             *((f"{t.name}.saturations.per_100k", s.per_100k) for s in t.saturations),
         ]
     for label, value in numbers:
-        if not (math.isfinite(value) and value >= 0):
-            raise bad(f"{label} = {value}", "prices must be finite and 0 or more")
+        if not 0 <= value <= LARGEST_PRICE:
+            raise bad(f"{label} = {value}", f"prices must be numbers from 0 to {LARGEST_PRICE:g}")
     for t in cost.terms:
         for s in t.saturations:
             if not 1 <= s.tokens <= MAX_POSITION:

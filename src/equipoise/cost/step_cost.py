@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.cost.envelope import lower_convex_envelope
 from equipoise.errors import CostError
+from equipoise.models.reader import LARGEST_PRICE
 from equipoise.types import Floats, Ints, Prices
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class StepCost:
     Raises
     ------
     CostError
-        NaN, infinite or negative prices; no term; a falling batch table; a prefill cost in another unit.
+        NaN, negative, infinite or absurd prices; no term; a falling batch table; a prefill cost in another unit.
     """
 
     name: str
@@ -321,8 +322,8 @@ def _validate(cost: StepCost) -> None:
         raise bad(f"unit = {cost.unit!r}", "use 'request' or 'us'")
     if cost.barrier not in ("layer", "step"):
         raise bad(f"barrier = {cost.barrier!r}", "use 'layer' or 'step'")
-    if not (math.isfinite(cost.us_per_unit) and cost.us_per_unit > 0):
-        raise bad(f"us_per_unit = {cost.us_per_unit}", "must be a finite number above 0")
+    if not 0 < cost.us_per_unit <= LARGEST_PRICE:  # NaN is not
+        raise bad(f"us_per_unit = {cost.us_per_unit}", f"must be above 0 and at most {LARGEST_PRICE:g}")
     if cost.prefill is not None and (cost.prefill.unit, cost.prefill.us_per_unit) != (
         cost.unit,
         cost.us_per_unit,
@@ -343,8 +344,8 @@ def _validate(cost: StepCost) -> None:
             *((f"{t.name}.saturations.per_100k", s.per_100k) for s in t.saturations),
         ]
     for label, value in numbers:
-        if not (math.isfinite(value) and value >= 0):
-            raise bad(f"{label} = {value}", "prices must be finite and 0 or more")
+        if not 0 <= value <= LARGEST_PRICE:
+            raise bad(f"{label} = {value}", f"prices must be numbers from 0 to {LARGEST_PRICE:g}")
     for t in cost.terms:
         if any(b < a for a, b in zip(t.batch_table, t.batch_table[1:], strict=False)):
             raise bad(

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from equipoise.errors import InputError, ModelError, nearest
 
-__all__ = ["LARGEST", "Reader"]
+__all__ = ["LARGEST", "LARGEST_PRICE", "Reader"]
 
 LARGEST: Final = 1_000_000_000
 """Largest width, head count or expert count believed."""
+LARGEST_PRICE: Final = 1e30
+"""Largest price, weight or clock believed; products of them with any load stay far from infinity."""
 
 _MISSING: Final = object()
 
@@ -65,7 +67,7 @@ class Reader:
         return None if value is None else self._whole(name, value, low, high)
 
     def number(self, name: str, default: Any = _MISSING) -> float:
-        """Finite number of 0 or more."""
+        """Number from 0 to `LARGEST_PRICE`."""
         _, value = self.raw(name)
         if value is None:
             if default is _MISSING:
@@ -74,7 +76,7 @@ class Reader:
         return self._price(name, value)
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """List of finite numbers of 0 or more; empty where the key is missing."""
+        """List of numbers from 0 to `LARGEST_PRICE`; empty where the key is missing."""
         values = self._list(name)
         return tuple(self._price(f"{name}[{i}]", v) for i, v in enumerate(values or ()))
 
@@ -152,8 +154,8 @@ class Reader:
         return value
 
     def _price(self, name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e300:
-            raise self.fail(f"{name} = {_short(value)}", "must be a finite number of 0 or more")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_PRICE:
+            raise self.fail(f"{name} = {_short(value)}", f"must be a number from 0 to {LARGEST_PRICE:g}")
         return float(value)
 
     def _missing(self, names: Sequence[str], expected: str) -> InputError:

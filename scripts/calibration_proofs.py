@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from equipoise.calibrate import fit
-from equipoise.calibrate.bootstrap import sandwich
+from equipoise.calibrate.bootstrap import bootstrap, sandwich
 from equipoise.calibrate.bottleneck import Problem, fit_bottleneck
 from equipoise.calibrate.clean import clean
 from equipoise.calibrate.planted import plant
@@ -47,22 +47,26 @@ def true_coefficients(cost: StepCost) -> list[float]:
 
 
 def planted(seeds: int) -> None:
-    for cost, memory in ((ONE, 0.0), (TWO, 0.0), (ONE, 10.0)):
+    for cost, memory, whole in ((ONE, 0.0, True), (TWO, 0.0, True), (ONE, 10.0, False)):
         form, truth = FORMS[cost.name], np.array(true_coefficients(cost))
         inside, ratios, together, chosen = np.zeros(len(truth)), [], 0, 0
         started = time.perf_counter()
         for seed in range(seeds):
             records = plant(cost, seed=seed, memory_steps=memory)
-            result = fit(records, seed=seed)
-            if tuple(result.coefficients) != form.names:
-                continue
+            samples = clean(records).samples
+            problem = Problem(samples, form)
+            if whole:  # the form is chosen too
+                result = fit(records, seed=seed)
+                if tuple(result.coefficients) != form.names:
+                    continue
+                low, high = np.array([result.intervals[n] for n in form.names]).T
+            else:
+                found = fit_bottleneck(samples, form, problem=problem)
+                low, high = bootstrap(problem, found, None, seed=seed).simultaneous(found.coefficients)
             chosen += 1
-            low, high = np.array([result.intervals[n] for n in form.names]).T
             hit = (low <= truth) & (truth <= high)
             inside += hit
             together += bool(hit.all())
-            samples = clean(records).samples
-            problem = Problem(samples, form)
             exact = fit_bottleneck(samples, form, start=truth, problem=problem)
             ratios.append((high - low) / 2 / (1.96 * np.sqrt(np.diag(sandwich(problem, exact)))))
         width = np.array(ratios)
@@ -70,7 +74,8 @@ def planted(seeds: int) -> None:
             f"planted {cost.formula()}, noise memory {memory:g} steps: {seeds} seeds, form found in {chosen}; inside "
             + ", ".join(f"{n} {int(i)}" for n, i in zip(form.names, inside, strict=True))
             + f"; all at once {together}; width over asymptotic median {np.median(width):.2f}, "
-            f"largest {width.max():.2f} ({time.perf_counter() - started:.0f} s)"
+            f"largest {width.max():.2f} ({time.perf_counter() - started:.0f} s)",
+            flush=True,
         )
 
 
@@ -85,7 +90,9 @@ def groups(path: str) -> Iterator[StepRecords]:
             "context_variance": 0.0,
             "time_s": rows["latency_ms"].to_numpy() / 1e3,
         }
-        yield StepRecords.build(columns, labels=dict(zip(keys, values, strict=True)), source="table")
+        yield StepRecords.build(
+            columns, labels=dict(zip(keys, values, strict=True)), source="table", format="aic"
+        )
 
 
 def tables(path: str, every: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from equipoise.calibrate import fit
-from equipoise.calibrate.clean import clean
+from equipoise.calibrate.clean import clean, is_grid
 from equipoise.calibrate.planted import plant
 from equipoise.calibrate.records import Drop, Flag, StepRecords
 from equipoise.cost import StepCost, Term
@@ -110,6 +110,18 @@ def test_warm_up_and_range() -> None:
 def test_prefill_steps_are_handed_on_whole() -> None:
     found = clean(log(**changed("flags", 5, Flag.MIXED)))
     assert found.prefill.line.tolist() == [5, 6]
+
+
+def test_tables_are_told_from_logs_without_a_clock() -> None:
+    B, length = (g.ravel() for g in np.meshgrid(2 ** np.arange(8), 2 ** np.arange(11, 17)))
+    table = StepRecords.build({"batch": B, "context_tokens": B * length, "time_s": np.ones(48)})
+    assert is_grid(table)
+    records = plant(ONE, steps=100, ranks=1, seed=1)
+    names = ("batch", "context_tokens", "time_s")
+    assert not is_grid(StepRecords.build({name: getattr(records, name) for name in names}))
+    assert not is_grid(
+        StepRecords.build({name: getattr(table, name) for name in names} | {"clock_s": np.arange(48.0)})
+    )
 
 
 def test_the_observed_time_is_the_slowest_ranks() -> None:

@@ -116,7 +116,7 @@ def test_one_rank_is_weighted_nonnegative_least_squares(seed: int) -> None:
     B = rng.integers(1, 200, 40)
     C = B * rng.integers(1000, 100_000, 40)
     y = (100 + B * rng.uniform(-2, 5) + C / 1e5 * rng.uniform(-3, 20)).clip(20) * rng.uniform(0.8, 1.2, 40)
-    records = StepRecords.build({"batch": B, "context_tokens": C, "time_s": y / 1e6})
+    records = StepRecords.build({"batch": B, "context_tokens": C, "time_s": y / 1e6}, format="aic")
     ours = fit_bottleneck(steps_of(records), FORM, loss="squares").coefficients
     X = np.column_stack([np.ones(40), B, C / 1e5])
     theirs, _ = nnls(X / y[:, None], np.ones(40))

@@ -111,7 +111,7 @@ def test_replicates_from_sums_equal_full_refits() -> None:
     """One rank, squares: a replicate is an ordinary weighted regression, and one Newton step is exact."""
     records = plant(ONE, steps=60, ranks=1, seed=2)
     columns = {name: getattr(records, name) for name in ("batch", "context_tokens", "time_s")}
-    samples = clean(StepRecords.build(columns)).samples
+    samples = clean(StepRecords.build(columns, format="aic")).samples
     assert samples.is_grid
     problem = Problem(samples, FORM)
     found = fit_bottleneck(samples, FORM, loss="squares", problem=problem)
@@ -276,7 +276,8 @@ def test_measured_tables_are_fitted_within_the_bars(shared_dir: Path) -> None:
                     "context_tokens": batch * rows["context_len"].to_numpy(),
                     "context_variance": 0.0,
                     "time_s": rows["latency_ms"].to_numpy() / 1e3,
-                }
+                },
+                format="aic",
             ),
             replicates=200,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,12 @@ from equipoise.calibrate.samples import Samples
 from equipoise.errors import CalibrationError
 from equipoise.types import Ints
 
-__all__ = ["Cleaned", "clean", "is_grid"]
+__all__ = ["TABLE_FORMATS", "Cleaned", "clean", "is_grid", "merged"]
 
 Mask = NDArray[np.bool_]
+
+TABLE_FORMATS: Final = ("aic",)
+"""Readers of measured tables."""
 
 PROMPT = Flag.PREFILL | Flag.MIXED
 
@@ -47,8 +51,17 @@ class Cleaned:
 
 
 def is_grid(records: StepRecords) -> bool:
-    """Whether the rows are points of a measured table: one rank a step and no clock."""
-    return bool(len(records) == len(records.step_starts()) - 1 and np.isnan(records.clock_s).all())
+    """Whether the rows are points of a measured table.
+
+    They are where the reader says so. Otherwise: one rank a step, no clock, and lengths (context tokens a request) that
+    come back again and again, as no traffic's do.
+    """
+    if records.format in TABLE_FORMATS:
+        return True
+    if len(records) != len(records.step_starts()) - 1 or not np.isnan(records.clock_s).all():
+        return False
+    lengths = records.context_tokens / np.maximum(records.batch, 1)
+    return bool(len(np.unique(lengths)) * 3 <= len(records))
 
 
 def clean(

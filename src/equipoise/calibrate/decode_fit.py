@@ -9,7 +9,7 @@ from equipoise.calibrate.assemble import Evidence, Found, assemble
 from equipoise.calibrate.bootstrap import bootstrap
 from equipoise.calibrate.bottleneck import Problem, fit_bottleneck
 from equipoise.calibrate.choose import BATCH_SHAPES, SATURATIONS, choose
-from equipoise.calibrate.clean import clean, is_grid
+from equipoise.calibrate.clean import TABLE_FORMATS, clean
 from equipoise.calibrate.identify import Unidentified, collinear
 from equipoise.calibrate.pauses import without_pauses
 from equipoise.calibrate.records import StepRecords
@@ -23,11 +23,11 @@ from equipoise.errors import CalibrationError, nearest
 if TYPE_CHECKING:
     from equipoise.models.shape import ModelShape
 
-__all__ = ["GRID_MAX_BATCH", "GRID_MIN_CONTEXT", "fit"]
+__all__ = ["TABLE_MAX_BATCH", "TABLE_MIN_CONTEXT", "fit"]
 
-GRID_MAX_BATCH: Final = 512
-GRID_MIN_CONTEXT: Final = 2048
-"""Range of a measured table that is fitted by default: batches of decode pools, contexts past the usual top-k."""
+TABLE_MAX_BATCH: Final = 512
+TABLE_MIN_CONTEXT: Final = 2048
+"""Range of a table of AIConfigurator that is fitted by default: batches of decode pools, contexts past top-k."""
 
 LEAST_STEPS: Final = 8
 
@@ -69,8 +69,8 @@ def fit(
     graph_sizes : sequence of int, optional
         Batches for which the engine captured graphs; vLLM's default list otherwise.
     max_batch, min_context : int, "auto" or None
-        Range to fit: requests a rank, context tokens a request. ``auto``: 512 and 2,048 for a measured table, no
-        bounds for a log.
+        Range to fit: requests a rank, context tokens a request. ``auto``: 512 and 2,048 for a table of
+        AIConfigurator, no bounds otherwise.
     warmup_steps : int
         Decode steps to leave out at the start of every instance.
     missing_ranks_are_idle : bool
@@ -103,11 +103,11 @@ def fit(
     """
     _check(batch_shape, barrier, terms, loss)
     records = records if isinstance(records, StepRecords) else _joined(records)
-    grid = is_grid(records)
+    table = records.format in TABLE_FORMATS
     cleaned = clean(
         records,
-        max_batch=(GRID_MAX_BATCH if grid else None) if max_batch == "auto" else max_batch,
-        min_context=(GRID_MIN_CONTEXT if grid else None) if min_context == "auto" else min_context,
+        max_batch=(TABLE_MAX_BATCH if table else None) if max_batch == "auto" else max_batch,
+        min_context=(TABLE_MIN_CONTEXT if table else None) if min_context == "auto" else min_context,
         warmup_steps=warmup_steps,
         missing_ranks_are_idle=missing_ranks_are_idle,
     )

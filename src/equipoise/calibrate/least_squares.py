@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 from scipy.optimize import nnls
 
 from equipoise.types import Floats
@@ -35,17 +34,16 @@ def nonnegative(gram: Floats, moment: Floats) -> Floats:
     h = moment / length
     G = G + RIDGE * np.eye(len(h))
     try:
-        x = cho_solve(cho_factor(G), h)
+        x = np.linalg.solve(G, h)
         if (x >= 0).all():
             return np.asarray(x / length)
-        root = cholesky(G)
-    except LinAlgError:
+        lower = np.linalg.cholesky(G)
+        root, target = lower.T, np.linalg.solve(lower, h)
+    except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(G)
         kept = values > 1e-14 * values[-1]
         root = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
         target = (vectors[:, kept].T @ h) / np.sqrt(values[kept])
-    else:
-        target = solve_triangular(root, h, trans="T")
     x, _ = nnls(root, target, maxiter=50 * len(h))
     return np.asarray(x / length)
 

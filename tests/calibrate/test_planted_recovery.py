@@ -116,12 +116,12 @@ def test_replicates_from_sums_equal_full_refits() -> None:
     problem = Problem(samples, FORM)
     found = fit_bottleneck(samples, FORM, loss="squares", problem=problem)
     errors = bootstrap(problem, found, None, loss="squares", replicates=40, refits=40)
-    np.testing.assert_allclose(errors.stretch, 1.0, rtol=1e-6)
+    np.testing.assert_allclose(errors.stretch, 1 + 1 / np.sqrt(80), rtol=1e-6)  # the allowance for 40 refits
     samples = clean(plant(TWO, steps=400, ranks=8, seed=2)).samples
     problem = Problem(samples, TWO_TERMS)
     found = fit_bottleneck(samples, TWO_TERMS, problem=problem)
     errors = bootstrap(problem, found, None, replicates=60, refits=60)
-    assert errors.stretch.max() < 1.4
+    assert errors.stretch.max() < 1.5
 
 
 def test_intervals_of_a_table_hold_the_prices_it_was_made_of() -> None:
@@ -194,6 +194,23 @@ def test_constant_batch_is_not_identified_and_names_the_probe() -> None:
     assert result.to_dict()["request_in_context_tokens"]["value"] is None
     low, high = result.intervals["constant"]
     assert low < 4000 + 20 * 32 < high
+
+
+def test_a_batch_that_hardly_varies_is_named_too() -> None:
+    rng = np.random.default_rng(3)
+    B, C = rng.integers(32, 34, (300, 1)), rng.integers(100_000, 4_000_000, (300, 1))
+    time_us = (2000 + 60 * B + 80 * C / 1e5).ravel() * (1 + 0.05 * rng.standard_normal(300))
+    columns = {
+        "batch": B.ravel(),
+        "context_tokens": C.ravel(),
+        "time_s": time_us / 1e6,
+        "clock_s": np.arange(300.0),
+    }
+    result = fit(StepRecords.build(columns), batch_shape="linear", saturation_tokens=None, replicates=200)
+    named = {u.coefficient: u for u in result.unidentified}
+    assert "decode.per_request" in named
+    assert "decode.per_100k_context" not in named
+    assert "run batch 8 and batch 128" in named["decode.per_request"].probe
 
 
 def test_contexts_in_step_with_the_batch_are_not_identified() -> None:

@@ -20,7 +20,7 @@ SAME: Final = 1e-7
 MATTERS: Final = 0.05
 """An interval whose two ends differ by less than this share of the step time hurts nobody."""
 
-WIDE: Final = 2.0
+WIDE: Final = 1.5
 """An interval wider than this many times the estimate says little of it."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from equipoise.traces.readers.json_array import begins_array, first_record
 from equipoise.traces.readers.json_lines import decode
 from equipoise.traces.readers.problems import Problems
 from equipoise.traces.readers.source import head, stem
@@ -31,7 +32,8 @@ class Head:
     columns : tuple of str
         Its fields, read as a CSV header.
     record : dict
-        The first JSON object, empty where there is none (or where it is too long to see its end).
+        The first JSON object, by itself or in an array; empty where there is none, keys without values where it is too
+        long to see its end.
     """
 
     path: Path
@@ -111,12 +113,16 @@ def look(path: Path) -> Head:
     text = raw.removeprefix(BOM).lstrip()
     first = text.partition(b"\n")[0].rstrip(b"\r")
     record = None
-    if first.startswith(b"{"):
+    array = begins_array(text)
+    if array and text[1:].lstrip().startswith(b"]"):
+        first = b""  # an array of nothing is an empty file
+    elif array:
+        record = first_record(text) or _keys_seen(text)
+    elif first.startswith(b"{"):
         try:
             record = decode(first)
         except ValueError:
-            # The line goes on beyond what was looked at, or the object is printed over many lines.
-            record = {key: None for key in _KEYS if b'"' + key.encode() + b'"' in text}
+            record = _keys_seen(text)
     first_line = first.decode(errors="replace")
     return Head(
         path,
@@ -125,6 +131,11 @@ def look(path: Path) -> Head:
         columns=tuple(split_header(first_line)[0]) if record is None and len(first) < 65536 else (),
         record=record if isinstance(record, dict) else None,
     )
+
+
+def _keys_seen(text: bytes) -> dict[str, Any]:
+    """For an object that goes on beyond what was looked at, or is printed over many lines."""
+    return {key: None for key in _KEYS if b'"' + key.encode() + b'"' in text}
 
 
 _KEYS = (

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from equipoise.errors import TraceError
+from equipoise.traces.readers.json_array import array_blocks, is_array
 from equipoise.traces.readers.kinds import Blocks, Field, Identity, Kind, Number, WallClock, block_ids
 from equipoise.traces.readers.problems import Problems, show
 from equipoise.traces.readers.rows import MISSING, Columns, Schema, concatenate, parse_rows
@@ -21,6 +22,8 @@ __all__ = ["decode", "read_json_lines"]
 
 def read_json_lines(path: Path, schema: Schema, problems: Problems, *, fast: bool = True) -> Columns:
     """Read the columns of a file with one JSON object a line; empty lines are passed over.
+
+    One JSON array of such objects is read too; places are then numbers of elements.
 
     Parameters
     ----------
@@ -39,7 +42,10 @@ def read_json_lines(path: Path, schema: Schema, problems: Problems, *, fast: boo
     """
     parts = []
     decoder = _decoder(schema.fields)
-    for line, data in line_blocks(path):
+    array = is_array(path)
+    if array:
+        problems.unit = "element"
+    for line, data in array_blocks(path) if array else line_blocks(path):
         part = _fast(data, decoder, schema, problems) if fast else None
         parts.append(_exact(line, data, schema, problems) if part is None else part)
     if not parts:
@@ -118,6 +124,7 @@ def _blocks(raw: list[list[int] | None]) -> tuple[Any, Any] | None:
 
 def _exact(line: int, data: bytes, schema: Schema, problems: Problems) -> Columns:
     """The block line by line."""
+    a_line = "a line" if problems.unit == "line" else "an element"
 
     def rows() -> Iterator[tuple[int, Callable[[str], Any]]]:
         for number, raw in enumerate(data.split(b"\n"), start=line):
@@ -129,7 +136,7 @@ def _exact(line: int, data: bytes, schema: Schema, problems: Problems) -> Column
                     raise ValueError("is not a JSON object")
             except ValueError as error:
                 text = show(raw.decode(errors="replace").strip(), 40)
-                problems.bad(f"{text} {error}", line=number, expected="one JSON object a line")
+                problems.bad(f"{text} {error}", line=number, expected=f"one JSON object {a_line}")
                 continue
             yield number, _Record(record).__getitem__
 

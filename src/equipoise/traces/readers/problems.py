@@ -64,6 +64,8 @@ class Problems:
     messages: list[str] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unit: str = "line"
+    """What a line number counts: the lines of the file, or the elements of a JSON array."""
 
     def bad(
         self,
@@ -96,15 +98,15 @@ class Problems:
         """
         where = str(path or self.path)
         if line is not None:
-            where += f":{line}"
+            where += f":{line}" if self.unit == "line" else f", {self.unit} {line}"
         if column is not None:
             where += f", column {column}"
         self.skipped += 1
         if self.skipped > self.skip_bad:
             limit = (
-                f"bad line number {self.skipped}, and only {self.skip_bad} may be skipped"
+                f"bad {self.unit} number {self.skipped}, and only {self.skip_bad} may be skipped"
                 if self.skip_bad
-                else "or skip up to N bad lines with skip_bad=N (--skip-bad N)"
+                else f"or skip up to N bad {self.unit}s with skip_bad=N (--skip-bad N)"
             )
             raise TraceError(what, where=where, fix=f"expected {expected}; {limit}")
         if len(self.messages) < KEPT_MESSAGES:

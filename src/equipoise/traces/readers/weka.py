@@ -78,10 +78,16 @@ def _read(job: Job) -> Trace:
 
 
 def _documents(path: Path, problems: Problems) -> Iterator[tuple[int | None, Any]]:
-    """The whole file if it is one document, else one document a line."""
+    """The whole file if it is one document, the elements if it is an array, else one document a line."""
     text = whole(path)
+    problems.unit = "line"
     try:
-        yield None, decode(text)
+        document = decode(text)
+        if isinstance(document, list):
+            problems.unit = "element"
+            yield from enumerate(document, start=1)
+        else:
+            yield None, document
         return
     except ValueError as error:
         one = text.strip().count(b"\n") == 0 or not text.lstrip().partition(b"\n")[0].rstrip().endswith(b"}")

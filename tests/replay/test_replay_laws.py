@@ -128,7 +128,7 @@ def test_merged_series_keep_their_sums(trace, pool, policy, cost, mode, series_r
     merged = ended(short)["SERIES_STEPS"]
     assert len(short.series) <= series_rows
     starts = np.arange(0, len(long.series), merged)
-    for column in range(SERIES.STEPS, SERIES.QUEUED + 1):
+    for column in range(SERIES.STEPS, SERIES.OVER_CAPACITY + 1):
         assert np.allclose(
             short.series[:, column], np.add.reduceat(long.series[:, column], starts), rtol=1e-12
         )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from equipoise.cost.step_cost import StepCost
-from equipoise.errors import CostError, InputError, InternalError, PolicyError
+from equipoise.errors import InputError, InternalError, PolicyError
 from equipoise.policies import Policy, parse
 from equipoise.policies.views import empty_ranks, waiting_requests
 from equipoise.replay.layout import (
@@ -32,7 +32,6 @@ from equipoise.replay.pool import Pool, whole_number
 from equipoise.replay.result import ReplayResult
 from equipoise.replay.state import new_state
 from equipoise.traces.trace import Trace
-from equipoise.types import Prices
 
 __all__ = ["DEFAULT_BATCH", "SnapshotPlan", "replay"]
 
@@ -125,8 +124,6 @@ def replay(
     ------
     InputError
         A number out of bounds, or a run too short to have a counted step.
-    CostError
-        Prices so high that the clock overflows.
     PolicyError
         The policy broke its contract, or failed inside its own code.
     """
@@ -161,7 +158,6 @@ def replay(
     prices = cost.prices()
     seconds_per_unit = cost.us_per_unit * 1e-6
     arrival_s = np.zeros(0) if saturated else _arrivals(trace, rate_scale)
-    _check_clock(trace, prices, seconds_per_unit)
     work = Work(
         arrival_s,
         _column(trace.context_tokens),
@@ -311,21 +307,6 @@ def _failed(policy: Policy, error: Exception) -> PolicyError:
         where=f"policy {policy.name!r}",
         fix="it failed inside its own code",
     )
-
-
-def _check_clock(trace: Trace, prices: Prices, seconds_per_unit: float) -> None:
-    """Refuse prices that could add up beyond the largest number: every step as dear as all requests on one rank."""
-    n, steps = float(len(trace)), float(trace.output_tokens.sum())
-    tokens = float(trace.context_tokens.sum()) + steps
-    with np.errstate(over="ignore"):
-        per_term = prices.batch[:, -1] + n * prices.batch_tail + tokens * prices.context
-        dearest = prices.constant + per_term.sum() + tokens * prices.saturated.sum()
-        total = steps * dearest * max(1.0, seconds_per_unit)
-    if not math.isfinite(total):
-        raise CostError(
-            f"prices up to {dearest:g} a step at {seconds_per_unit * 1e6:g} us a unit overflow the clock",
-            fix="use smaller prices",
-        )
 
 
 def _check_fits(trace: Trace, largest: int) -> None:

@@ -442,6 +442,7 @@ def run(  # type: ignore[no-untyped-def]
             series[row, SERIES.MAX_CONTEXT] += max_c
             series[row, SERIES.MEAN_CONTEXT] += total_c / width
             series[row, SERIES.QUEUED] += waiting
+            series[row, SERIES.OVER_CAPACITY] += over
             since = started - settings.snapshot_first
             if (
                 ended[ENDED.SNAPSHOTS] < len(out.snapshot_step)

@@ -151,7 +151,8 @@ class _Series(NamedTuple):
     MAX_CONTEXT: int = 8
     MEAN_CONTEXT: int = 9
     QUEUED: int = 10
-    INSTANCE: int = 11
+    OVER_CAPACITY: int = 11  # ranks above kv_capacity_tokens
+    INSTANCE: int = 12
 
 
 SERIES = _Series()
@@ -167,6 +168,7 @@ SERIES_COLUMNS = (
     "max_context_tokens",
     "mean_context_tokens",
     "queued",
+    "over_capacity_ranks",
     "instance",
 )
 """Names of these columns in ``steps.parquet``."""
@@ -178,7 +180,7 @@ class Outcome(NamedTuple):
     totals: Floats
     ended: Ints
     series: Floats2D
-    """float64[rows, 12], columns as `SERIES`; when full, neighbours are merged and the rows halve."""
+    """float64[rows, 13], columns as `SERIES`; when full, neighbours are merged and the rows halve."""
     start_s: Floats
     """float64[requests], start of a request's first step; NaN: never. Empty unless kept."""
     finish_s: Floats

@@ -333,6 +333,7 @@ def _note_step(
         cost += max(_sum([share[r] for share in shares]) for r in range(width))
     end = now + cost * settings.seconds_per_unit
     mean_batch, mean_context = int(batch.sum()) / width, int(context.sum()) / width
+    over = int((context > pool.layout.kv_capacity_tokens).sum())
 
     if counted:
         totals = out.totals
@@ -350,7 +351,7 @@ def _note_step(
             (TOTALS.MAX_CONTEXT, context.max()),
             (TOTALS.MEAN_CONTEXT, mean_context),
             (TOTALS.TOKENS, batch.sum()),
-            (TOTALS.OVER_CAPACITY, (context > pool.layout.kv_capacity_tokens).sum()),
+            (TOTALS.OVER_CAPACITY, over),
         ):
             totals[position] += value
 
@@ -371,8 +372,8 @@ def _note_step(
         out.ended[ENDED.SERIES_ROWS] = rows
     elif series[rows - 1, SERIES.INSTANCE] != p:
         series[rows - 1, SERIES.INSTANCE] = -1
-    series[rows - 1, SERIES.STEPS : SERIES.QUEUED + 1] += [
-        1, counted, cost, ideal, work, batch.max(), mean_batch, context.max(), mean_context, len(pool.queue),
+    series[rows - 1, SERIES.STEPS : SERIES.OVER_CAPACITY + 1] += [
+        1, counted, cost, ideal, work, batch.max(), mean_batch, context.max(), mean_context, len(pool.queue), over,
     ]  # fmt: skip
 
     taken, since = int(out.ended[ENDED.SNAPSHOTS]), number - settings.snapshot_first

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.cost.step_cost import StepCost
+from equipoise.errors import InputError
 from equipoise.replay.layout import ENDED, SERIES, SERIES_COLUMNS, TOTALS, Outcome
 from equipoise.replay.pool import Pool
 from equipoise.types import Floats
@@ -160,6 +161,28 @@ class ReplayResult:
         return self._total(TOTALS.MEAN_CONTEXT) / self._total(TOTALS.STEPS)
 
     @property
+    def block_excess(self) -> tuple[Floats, Floats, Floats]:
+        """Cost, ideal and steps of each counted row of the series: what an interval of the excess is made of."""
+        rows = self.counted_series
+        return rows[:, SERIES.COST], rows[:, SERIES.IDEAL], rows[:, SERIES.STEPS]
+
+    @property
+    def batch_growth(self) -> float:
+        """Running requests in the last quarter of the counted steps over those in the first; NaN for too few rows.
+
+        Well above 1 in ``timed`` mode, the pool kept filling: requests come faster than it serves them.
+        """
+        rows = self.counted_series
+        quarter = len(rows) // 4
+        if quarter == 0:
+            return float("nan")
+        early, late = (
+            r[:, SERIES.MEAN_BATCH].sum() / r[:, SERIES.STEPS].sum()
+            for r in (rows[:quarter], rows[-quarter:])
+        )
+        return _ratio(float(late), float(early))
+
+    @property
     def tokens_per_s(self) -> float:
         """Tokens produced a second over the counted steps, all instances together."""
         span = self.counted_s[1] - self.counted_s[0]
@@ -218,9 +241,52 @@ class ReplayResult:
         return int(self._total(TOTALS.OVER_CAPACITY))
 
     @property
-    def decisions(self) -> int:
-        """Calls of the policy."""
+    def rounds(self) -> int:
+        """Calls of the policy; one call may place many requests."""
         return self._ended(ENDED.ROUNDS)
+
+    def counted_between(self, first_s: float, last_s: float) -> ReplayResult:
+        """The same run, its averages over those of the counted steps that start from `first_s` to before `last_s`.
+
+        Where rows of the series stand for several steps, the window is as coarse as they are.
+
+        Raises
+        ------
+        InputError
+            No counted step starts there.
+        """
+        rows = self.series
+        ends = np.cumsum(rows[:, SERIES.STEPS])
+        whole = (rows[:, SERIES.COUNTED] == rows[:, SERIES.STEPS]) & (rows[:, SERIES.STEPS] > 0)
+        inside = whole & (rows[:, SERIES.START_S] >= first_s) & (rows[:, SERIES.START_S] < last_s)
+        if not inside.any():
+            raise InputError(
+                f"no counted step starts from {first_s:g} s to {last_s:g} s",
+                where=f"policy {self.policy_name!r}, trace {self.trace_name!r}",
+                fix="use more requests or a shorter warm-up",
+            )
+        sums = rows[inside].sum(axis=0)
+        chosen = np.flatnonzero(inside)
+        totals = np.zeros(len(TOTALS))
+        for name in (
+            "STEPS",
+            "COST",
+            "IDEAL",
+            "WORK",
+            "MAX_BATCH",
+            "MEAN_BATCH",
+            "MAX_CONTEXT",
+            "MEAN_CONTEXT",
+        ):
+            totals[getattr(TOTALS, name)] = sums[getattr(SERIES, name)]
+        totals[TOTALS.TOKENS] = sums[SERIES.MEAN_BATCH] * self.pool.ranks
+        totals[TOTALS.OVER_CAPACITY] = sums[SERIES.OVER_CAPACITY]
+        totals[TOTALS.FIRST_S], totals[TOTALS.LAST_S] = first_s, last_s
+        totals[TOTALS.FIRST_STEP] = ends[chosen[0]] - rows[chosen[0], SERIES.STEPS]
+        totals[TOTALS.LAST_STEP] = ends[chosen[-1]] - 1
+        series = self.outcome.series.copy()
+        series[: len(rows), SERIES.COUNTED] = np.where(inside, rows[:, SERIES.COUNTED], 0.0)
+        return replace(self, outcome=self.outcome._replace(totals=totals, series=series))
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -250,7 +316,7 @@ class ReplayResult:
 
     @property
     def series(self) -> Floats:
-        """float64[rows, 12], columns as `layout.SERIES`: every step, or runs of neighbouring steps added up."""
+        """float64[rows, 13], columns as `layout.SERIES`: every step, or runs of neighbouring steps added up."""
         return self.outcome.series[: self._ended(ENDED.SERIES_ROWS)]
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from equipoise.study.compare import Cell, Comparison, Difference, Run, compare, rerun
+from equipoise.study.compare import Cell, Comparison, Difference, compare, rerun
+from equipoise.study.jobs import Run
 from equipoise.study.plan import ARTICLE_POLICIES, ComparePlan, Setting, default_policies
 from equipoise.study.statistics import Interval
 from equipoise.study.summary import schema, summarize, to_json

@@ -4,55 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
 
 from equipoise.policies import Policy
-from equipoise.replay import Percentiles, ReplayResult, SnapshotPlan, replay
-from equipoise.replay.layout import SERIES
+from equipoise.replay import ReplayResult, SnapshotPlan
+from equipoise.study.jobs import Run, batches, common_window, replay_job
 from equipoise.study.plan import ComparePlan, Setting
-from equipoise.study.statistics import Interval, block_ratio, over_seeds, paired, simultaneous, unpaired
-from equipoise.study.workloads import load_source, rate_for, workload
-from equipoise.traces.trace import Trace
-from equipoise.types import Floats
+from equipoise.study.runner import Runner, threads
+from equipoise.study.statistics import Interval, over_seeds, paired, simultaneous, unpaired
+from equipoise.study.workloads import load_source
 
-__all__ = ["Cell", "Comparison", "Difference", "Run", "compare", "rerun"]
+__all__ = ["Cell", "Comparison", "Difference", "between", "compare", "rerun"]
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """What is kept of one replay."""
-
-    seed: int
-    excess: float
-    balance: float
-    bubble_share: float
-    max_over_mean_batch: float
-    max_over_mean_context: float
-    mean_step_ms: float
-    mean_batch: float
-    mean_context_tokens: float
-    tokens_per_s: float
-    arrived: int
-    rejected: int
-    blocked_requests: int
-    blocked_rounds: int
-    over_capacity_rank_steps: int
-    steps: int
-    counted_steps: int
-    counted_range: tuple[int, int]
-    counted_s: tuple[float, float]
-    rate_scale: float
-    queue_wait_ms: Percentiles | None
-    tpot_ms: Percentiles | None
-    wall_s: float
-    block_excess: Interval
-    result: ReplayResult | None
-    """The whole replay, kept for the first seed: series, requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,9 +41,16 @@ class Cell:
             return over_seeds([r.excess for r in self.runs])
         return self.runs[0].block_excess
 
+    def values(self, field: str) -> list[float]:
+        """A field of `Run` for each seed; of ``queue_wait_ms`` and ``tpot_ms`` the mean, NaN where there is none."""
+        found = [getattr(r, field) for r in self.runs]
+        if field in ("queue_wait_ms", "tpot_ms"):
+            return [float("nan") if p is None else p.mean for p in found]
+        return [float(v) for v in found]
+
     def mean(self, field: str) -> float:
         """Mean of a field of `Run` over seeds."""
-        return float(np.mean([getattr(r, field) for r in self.runs]))
+        return float(np.mean(self.values(field)))
 
     def percentiles(self, field: str) -> Mapping[str, float] | None:
         """Mean over seeds of each percentile of ``queue_wait_ms`` or ``tpot_ms``."""
@@ -89,14 +62,40 @@ class Cell:
         }
 
 
+def between(cell: Cell, against: Cell, measure: str = "excess") -> Interval:
+    """A measure of one cell minus that of another of its setting.
+
+    Paired over seeds; where the seeds gave one run, over its blocks, which only the excess has.
+    """
+    if cell.replicated or against.replicated or measure != "excess":
+        return paired(cell.values(measure), against.values(measure))
+    return unpaired(cell.runs[0].block_excess, against.runs[0].block_excess)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Excess of one policy minus that of another in the same setting, on the same requests."""
+    """One policy against another in the same setting, on the same requests.
+
+    Parameters
+    ----------
+    setting : Setting
+    policy, against : Policy
+    values : Interval
+        The measure of `policy` minus that of `against`.
+    measure : str
+        ``excess``, or another field of `Run`; ``tpot_ms`` and ``queue_wait_ms`` by their means.
+    """
 
     setting: Setting
     policy: Policy
     against: Policy
-    excess: Interval
+    values: Interval
+    measure: str = "excess"
+
+    @property
+    def excess(self) -> Interval:
+        """The values, where the measure is the excess."""
+        return self.values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,197 +107,80 @@ class Comparison:
 
     def settings(self) -> list[Setting]:
         """Settings in order."""
-        seen: dict[int, Setting] = {}
-        for cell in self.cells:
-            seen.setdefault(id(cell.setting), cell.setting)
-        return list(seen.values())
+        return list(dict.fromkeys(cell.setting for cell in self.cells))
 
     def of(self, setting: Setting) -> list[Cell]:
         """Cells of one setting, in the order of the policies."""
-        return [c for c in self.cells if c.setting is setting]
+        return [c for c in self.cells if c.setting == setting]
 
-    def best(self, setting: Setting) -> Cell:
-        """The cell with the least mean excess; ties: the first."""
-        return min(self.of(setting), key=lambda c: c.excess.mean)
+    def best(self, setting: Setting, measure: str = "excess") -> Cell:
+        """The cell with the least mean of a measure; ties: the first."""
+        return min(self.of(setting), key=lambda c: c.mean(measure))
 
     def baseline(self, setting: Setting) -> Cell:
         """The cell that differences are taken against."""
-        label = self.plan.baseline_label()
-        return next(c for c in self.of(setting) if c.policy.label == label)
+        text = self.plan.baseline_policy().text
+        return next(c for c in self.of(setting) if c.policy.text == text)
 
-    def difference(self, cell: Cell, against: Cell) -> Difference:
-        """Paired over seeds; over blocks where the seeds gave one run.
-
-        Against the best of the setting, which was picked by these very runs, the interval holds for all pairs at once.
-        """
-        if cell.replicated or against.replicated:
-            excess = paired([r.excess for r in cell.runs], [r.excess for r in against.runs])
-        else:
-            excess = unpaired(cell.runs[0].block_excess, against.runs[0].block_excess)
-        if against is self.best(cell.setting):
-            excess = simultaneous(excess, len(self.of(cell.setting)))
-        return Difference(cell.setting, cell.policy, against.policy, excess)
+    def difference(self, cell: Cell, against: Cell, measure: str = "excess") -> Difference:
+        """As `between` has it, and for all pairs at once against the best of the setting: these very runs picked it."""
+        values = between(cell, against, measure)
+        if against is self.best(cell.setting, measure):
+            values = simultaneous(values, len(self.of(cell.setting)))
+        return Difference(cell.setting, cell.policy, against.policy, values, measure)
 
 
-def compare(plan: ComparePlan, *, jobs: int = 2, progress: Progress | None = None) -> Comparison:
+def compare(
+    plan: ComparePlan, *, jobs: int = 2, progress: Progress | None = None, runner: Runner | None = None
+) -> Comparison:
     """Run every cell of a plan.
 
     Parameters
     ----------
     plan : ComparePlan
     jobs : int
-        Replays at a time; the kernel releases the interpreter lock. Results do not depend on it.
+        Replays at a time. Results do not depend on it.
     progress : function, optional
         Called with (runs done, runs in all).
+    runner : Runner, optional
+        Who runs the jobs; `equipoise.study.runner.threads` by default.
 
     Raises
     ------
     EquipoiseError
         The first error of any run; the others are cancelled.
     """
-    settings = plan.settings()
-    seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
-    runs: dict[tuple[int, int, int], Run] = {}
-    total = len(settings) * len(plan.policies) * plan.seeds
-    lock, stop = threading.Lock(), threading.Event()
+    work = batches(plan)
+    total = sum(len(batch.jobs) for batch in work)
+    lock, count = threading.Lock(), 0
 
-    def one(
-        key: tuple[int, int, int], setting: Setting, policy: Policy, trace: Trace, seed: int, scale: float
-    ) -> None:
-        if stop.is_set():
-            return
-        run = _run(setting, policy, trace, seed, scale, plan.warmup_turnovers, keep=seed == plan.first_seed)
+    def done() -> None:
+        nonlocal count
         with lock:
-            runs[key] = run
+            count += 1
             if progress is not None:
-                progress(len(runs), total)
+                progress(count, total)
 
-    executor = ThreadPoolExecutor(max_workers=max(1, jobs))
-    try:
-        for spec in plan.traces:
-            source = load_source(spec)
-            for seed in seeds:
-                trace = workload(
-                    spec,
-                    source,
-                    seed=seed,
-                    concurrency=plan.target_concurrency(),
-                    requests=plan.requests,
-                    timed=plan.mode == "timed",
-                    as_recorded=plan.seeds == 1,
-                )
-                futures = []
-                for s, setting in enumerate(settings):
-                    if setting.trace != spec:
-                        continue
-                    scale = plan.rate_scale
-                    if plan.mode == "timed" and plan.concurrency is not None:
-                        scale *= rate_for(trace, setting.cost, setting.pool, plan.concurrency)
-                    for p, policy in enumerate(plan.policies):
-                        futures.append(
-                            executor.submit(one, (s, p, seed), setting, policy, trace, seed, scale)
-                        )
-                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-    except BaseException as error:
-        stop.set()
-        # A replay under way cannot be stopped from outside; whoever pressed Ctrl-C shall not wait for it.
-        executor.shutdown(wait=not isinstance(error, KeyboardInterrupt), cancel_futures=True)
-        raise
-    executor.shutdown()
-    cells = tuple(
-        Cell(setting, policy, tuple(runs[s, p, seed] for seed in seeds))
-        for s, setting in enumerate(settings)
-        for p, policy in enumerate(plan.policies)
+    found: dict[tuple[Setting, str], list[Run]] = {}
+    for batch, runs in zip(work, (runner or threads(jobs))(work, done), strict=True):
+        if batch.timed:
+            runs = common_window(batch.jobs, runs)
+        for job, run in zip(batch.jobs, runs, strict=True):
+            kept = run if job.seed == plan.first_seed else run.without_result()
+            found.setdefault((job.setting, job.policy.text), []).append(kept)
+    return Comparison(
+        plan,
+        tuple(
+            Cell(setting, policy, tuple(found[setting, policy.text]))
+            for setting in plan.settings()
+            for policy in plan.policies
+        ),
     )
-    return Comparison(plan, cells)
 
 
 def rerun(plan: ComparePlan, cell: Cell, snapshots: SnapshotPlan) -> ReplayResult:
     """Run the first seed of a cell again and keep the ranks of chosen steps; replays are deterministic."""
-    source = load_source(cell.setting.trace)
-    trace = workload(
-        cell.setting.trace,
-        source,
-        seed=plan.first_seed,
-        concurrency=plan.target_concurrency(),
-        requests=plan.requests,
-        timed=plan.mode == "timed",
-        as_recorded=plan.seeds == 1,
-    )
-    return _replay(
-        cell.setting,
-        cell.policy,
-        trace,
-        plan.first_seed,
-        cell.runs[0].rate_scale,
-        plan.warmup_turnovers,
-        snapshots,
-    )
-
-
-def _replay(
-    setting: Setting,
-    policy: Policy,
-    trace: Trace,
-    seed: int,
-    rate_scale: float,
-    warmup_turnovers: float,
-    snapshots: SnapshotPlan | None,
-) -> ReplayResult:
-    return replay(
-        trace,
-        setting.pool,
-        policy,
-        setting.cost,
-        mode=setting.mode,
-        concurrency=setting.concurrency if setting.mode == "saturated" else None,
-        seed=seed,
-        rate_scale=rate_scale,
-        group_policy=setting.group_policy,
-        warmup_turnovers=warmup_turnovers,
-        drain=setting.mode == "timed",  # the last requests' latencies count, the last steps do not
-        snapshots=snapshots,
-    )
-
-
-def _run(
-    setting: Setting,
-    policy: Policy,
-    trace: Trace,
-    seed: int,
-    rate_scale: float,
-    warmup_turnovers: float,
-    *,
-    keep: bool,
-) -> Run:
-    result = _replay(setting, policy, trace, seed, rate_scale, warmup_turnovers, None)
-    rows: Floats = result.counted_series
-    return Run(
-        seed=seed,
-        excess=result.excess,
-        balance=result.balance,
-        bubble_share=result.bubble_share,
-        max_over_mean_batch=result.max_over_mean_batch,
-        max_over_mean_context=result.max_over_mean_context,
-        mean_step_ms=result.mean_step_ms,
-        mean_batch=result.mean_batch,
-        mean_context_tokens=result.mean_context_tokens,
-        tokens_per_s=result.tokens_per_s,
-        arrived=result.arrived,
-        rejected=result.rejected,
-        blocked_requests=result.blocked_requests,
-        blocked_rounds=result.blocked_rounds,
-        over_capacity_rank_steps=result.over_capacity_rank_steps,
-        steps=result.steps,
-        counted_steps=result.counted_steps,
-        counted_range=result.counted_range,
-        counted_s=result.counted_s,
-        rate_scale=rate_scale,
-        queue_wait_ms=result.queue_wait_ms,
-        tpot_ms=result.tpot_ms,
-        wall_s=result.wall_s,
-        block_excess=block_ratio(rows[:, SERIES.COST], rows[:, SERIES.IDEAL], rows[:, SERIES.STEPS]),
-        result=result if keep else None,
-    )
+    batch = next(b for b in batches(plan) if b.trace == cell.setting.trace)
+    job = next(j for j in batch.jobs if j.setting == cell.setting and j.policy.text == cell.policy.text)
+    trace = batch.draw(load_source(batch.trace))
+    return replay_job(job, trace, rate_scale=cell.runs[0].rate_scale, snapshots=snapshots)[0]

@@ -116,7 +116,7 @@ class ComparePlan:
             if names.count(name) > 1:
                 raise InputError(f"two costs are named {name!r}", fix="give one of the files another name")
         if self.baseline is not None:
-            self.baseline_label()
+            self.baseline_policy()
         for groups in self.groups:
             self._pool(groups)
 
@@ -128,17 +128,17 @@ class ComparePlan:
         """Requests in the pool: given, or 32 a rank."""
         return self.concurrency or DEFAULT_BATCH * self.pool.total_ranks
 
-    def baseline_label(self) -> str:
-        """Label of the policy that differences are taken against."""
+    def baseline_policy(self) -> Policy:
+        """The policy that differences are taken against."""
         if self.baseline is None:
-            return self.policies[0].label
+            return self.policies[0]
         wanted = self.baseline.strip()
         labels = [p.label for p in self.policies]
         if wanted in labels:
-            return wanted
+            return self.policies[labels.index(wanted)]
         label = parse(wanted).label
         if label in labels:
-            return label
+            return self.policies[labels.index(label)]
         raise InputError(
             f"baseline {wanted!r} is not among the policies", fix=f"use one of: {'; '.join(labels)}"
         )

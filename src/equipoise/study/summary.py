@@ -12,7 +12,8 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from equipoise.study.compare import Cell, Comparison, Run
+from equipoise.study.compare import Cell, Comparison
+from equipoise.study.jobs import Run
 from equipoise.study.plan import Setting
 from equipoise.study.statistics import CONFIDENCE, Interval
 from equipoise.study.verdicts import difference_words, verdicts

@@ -15,9 +15,9 @@ from typing import Any
 
 from equipoise.errors import InputError, PolicyError
 from equipoise.policies import Policy, get, spec
-from equipoise.study.compare import Cell, Comparison, Progress, compare
+from equipoise.study.compare import Cell, Comparison, Progress, between, compare
 from equipoise.study.plan import ComparePlan, Setting
-from equipoise.study.statistics import Interval, paired, unpaired
+from equipoise.study.statistics import Interval
 
 __all__ = ["FLAT_POINTS", "Range", "Trial", "Tuning", "default_space", "tune"]
 
@@ -194,25 +194,26 @@ def _tune_one(
     cells: dict[str, Cell] = {}
 
     def measure(candidates: Sequence[Policy]) -> list[float]:
-        new = list({p.label: p for p in candidates if p.label not in cells}.values())
+        new = list({p.text: p for p in candidates if p.text not in cells}.values())
         if new:
             for cell in compare(replace(plan, policies=new), jobs=jobs).cells:
-                cells[cell.policy.label] = cell
+                cells[cell.policy.text] = cell
         measured(len(cells))
-        return [cells[p.label].excess.mean for p in candidates]
+        return [cells[p.text].excess.mean for p in candidates]
+
+    def candidate(trial: Any) -> Policy:
+        return get(policy, **fixed, **{k: _readable(v) for k, v in trial.params.items()})
 
     sampler = optuna.samplers.TPESampler(seed=plan.first_seed, n_startup_trials=0, multivariate=True)
     study = optuna.create_study(sampler=sampler)
     for values in product(*(r.grid for r in ranges)):
         study.enqueue_trial(dict(zip(space, values, strict=True)))
     trials = [study.ask(space) for _ in range(_grid_size(ranges))]
-    for trial, value in zip(trials, measure([get(policy, **fixed, **t.params) for t in trials]), strict=True):
+    for trial, value in zip(trials, measure([candidate(t) for t in trials]), strict=True):
         study.tell(trial, value)
     for start in range(0, refinements, BATCH):
         trials = [study.ask(space) for _ in range(min(BATCH, refinements - start))]
-        for trial, value in zip(
-            trials, measure([get(policy, **fixed, **t.params) for t in trials]), strict=True
-        ):
+        for trial, value in zip(trials, measure([candidate(t) for t in trials]), strict=True):
             study.tell(trial, value)
 
     ranked = sorted(cells.values(), key=lambda c: c.excess.mean)
@@ -232,18 +233,20 @@ def _tune_one(
 
 def _fresh(plan: ComparePlan, winner: Policy, default: Policy, jobs: int) -> Comparison:
     """The winner and the default on seeds the search never saw."""
-    both = [winner] if winner.label == default.label else [winner, default]
+    both = [winner] if winner.text == default.text else [winner, default]
     return compare(replace(plan, policies=both, first_seed=plan.first_seed + FRESH), jobs=jobs)
 
 
 def _trial(cell: Cell, best: Cell) -> Trial:
     if cell is best:
         return Trial(cell, True, None)
-    if len(cell.runs) > 1:
-        behind = paired([r.excess for r in cell.runs], [r.excess for r in best.runs])
-    else:
-        behind = unpaired(cell.runs[0].block_excess, best.runs[0].block_excess)
+    behind = between(cell, best)
     return Trial(cell, behind.high < FLAT_POINTS, behind)
+
+
+def _readable(value: Any) -> Any:
+    """Four digits: nobody deploys a threshold of 1.1534872346."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _distribution(optuna: Any, definition: Any, r: Range) -> Any:

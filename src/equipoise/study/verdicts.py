@@ -43,18 +43,19 @@ def verdicts(comparison: Comparison) -> list[str]:
     return [f"{setting_words(s)}: {_verdict(comparison, s)}" for s in comparison.settings()]
 
 
+FILLING = 2.0
+"""Running requests at the end of the counted time over those at its beginning, from which a pool is called overrun."""
+
+
 def _verdict(comparison: Comparison, setting: Setting) -> str:
+    if setting.mode == "timed" and all(c.runs[0].tpot_ms for c in comparison.of(setting)):
+        return _timed_verdict(comparison, setting)
     best = comparison.best(setting)
     excess = best.excess
     interval = "" if excess.method == "none" else f" ({100 * excess.low:.2f} to {100 * excess.high:.2f} %)"
     words = [f"least excess {100 * excess.mean:.2f} %{interval} with {best.policy.label}"]
     others = [c for c in comparison.of(setting) if c is not best]
-    arrived, rejected = (sum(getattr(r, f) for r in best.runs) for f in ("arrived", "rejected"))
-    lost = (
-        f" {rejected:,} of {arrived:,} requests exceed a rank's capacity and were rejected."
-        if rejected
-        else ""
-    )
+    lost = _lost(best)
     if not others:
         return words[0] + "." + lost
     tied = [c for c in others if comparison.difference(c, best).excess.covers_zero]
@@ -69,6 +70,51 @@ def _verdict(comparison: Comparison, setting: Setting) -> str:
             f"({100 * gain.low:.2f} to {100 * gain.high:.2f})"
         )
     return "; ".join(words) + "." + lost
+
+
+def _timed_verdict(comparison: Comparison, setting: Setting) -> str:
+    """Latency first: policies hold different numbers of requests then, and excess compares each to its own ideal."""
+    best = comparison.best(setting, "tpot_ms")
+    p99 = (best.percentiles("tpot_ms") or {})["p99"]
+    words = [
+        f"least mean TPOT {best.mean('tpot_ms'):.2f} ms (p99 {p99:.2f}) with {best.policy.label}, "
+        f"{best.mean('tokens_per_s'):,.0f} tokens/s, excess {100 * best.mean('excess'):.2f} %"
+    ]
+    others = [c for c in comparison.of(setting) if c is not best]
+    gaps = {c.policy.text: comparison.difference(c, best, "tpot_ms").values for c in others}
+    if any(g.method == "none" for g in gaps.values()):
+        words.append("one run a policy gives no interval of a latency; use more seeds")
+    elif others:
+        tied = [c for c in others if gaps[c.policy.text].covers_zero]
+        words.append(
+            f"not told apart from it: {_names(tied)}" if tied else "every other policy is shown to be slower"
+        )
+        baseline = comparison.baseline(setting)
+        if baseline is not best and baseline not in tied:
+            gap = gaps[baseline.policy.text]
+            words.append(
+                f"{baseline.policy.label} takes {gap.mean:.2f} ms more ({gap.low:.2f} to {gap.high:.2f})"
+            )
+    return "; ".join(words) + "." + _overrun(comparison.of(setting)) + _lost(best)
+
+
+def _overrun(cells: Sequence[Cell]) -> str:
+    """A warning where the pool kept filling: its latencies are those of an overload and grow with the trace."""
+    growth = min(c.mean("batch_growth") for c in cells)
+    if not growth > FILLING:
+        return ""
+    return (
+        f" Under every policy the pool kept filling ({growth:.1f} times as many running requests at the end of the "
+        "counted time as at its start): requests come faster than it serves them, and the latencies grow with the "
+        "length of the trace."
+    )
+
+
+def _lost(cell: Cell) -> str:
+    arrived, rejected = (sum(getattr(r, f) for r in cell.runs) for f in ("arrived", "rejected"))
+    if not rejected:
+        return ""
+    return f" {rejected:,} of {arrived:,} requests exceed a rank's capacity and were rejected."
 
 
 def _names(cells: Sequence[Cell]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
+
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
 from equipoise.replay import Pool
@@ -13,6 +15,7 @@ from equipoise.traces.statistics import describe
 from equipoise.traces.synthetic import synth
 from equipoise.traces.timing import service_s
 from equipoise.traces.trace import Trace
+from equipoise.types import Ints
 
 __all__ = ["TURNOVERS", "load_source", "rate_for", "workload"]
 
@@ -72,10 +75,16 @@ def rate_for(trace: Trace, cost: StepCost, pool: Pool, concurrency: int) -> floa
     a rate only where a step has a fixed cost: under a price purely per request (V1) a pool twice as full is half as
     fast, every rate is either under its capacity or over it, and the number of running requests wanders.
     """
-    statistics = describe(trace)
-    batch = max(1, round(concurrency / pool.total_ranks))
-    context = round(batch * statistics.decode.mean)
-    step_s = float(cost.ideal([batch], [context])) * cost.us_per_unit * 1e-6
+    each, more = divmod(concurrency, pool.instances)
+    requests = max(1, each + (2 * more >= pool.instances))  # of one instance
+    batch = _spread(requests, pool.ranks)
+    context = _spread(round(requests * describe(trace).decode.mean), pool.ranks)
+    saturated = [
+        _spread(round(requests * _decode_mean_of_least(trace, length)), pool.ranks)
+        for length in cost.saturation_tokens
+    ]
+    K = np.array(saturated, dtype=np.int64).reshape(-1, pool.ranks).T
+    step_s = float(cost.ideal(batch, context, K)) * cost.us_per_unit * 1e-6
     wanted_per_s = concurrency / (float(trace.output_tokens.mean()) * step_s)
     span_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     if span_s <= 0:
@@ -85,3 +94,17 @@ def rate_for(trace: Trace, cost: StepCost, pool: Pool, concurrency: int) -> floa
             fix="use saturated mode",
         )
     return wanted_per_s * span_s / len(trace)
+
+
+def _spread(total: int, ranks: int) -> Ints:
+    """A total over ranks, as evenly as whole numbers go."""
+    return np.full(ranks, total // ranks) + (np.arange(ranks) < total % ranks)
+
+
+def _decode_mean_of_least(trace: Trace, length: int) -> float:
+    """Mean over decode steps of min(context, length), in tokens: what a step of one request saturates to."""
+    # Of `output` steps at contexts c, c + 1 ... the first `below` are under the length.
+    c, output = trace.context_tokens, trace.output_tokens
+    below = np.clip(length - c, 0, output)
+    total = below * c + below * (below - 1) // 2 + (output - below) * length
+    return float(total.sum() / output.sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -33,6 +34,43 @@ def test_every_line_fits_and_no_number_is_cut(name: str, width: int, request: py
     assert "\x1b" not in text
     for cell in comparison.cells:
         assert percent(cell.excess.mean) in text
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("width", [30, 40, 45, 50, 55, 59, 60])
+def test_narrow_terminals_fold_labels_and_leave_columns_out(
+    name: str, width: int, request: pytest.FixtureRequest
+) -> None:
+    comparison: Comparison = request.getfixturevalue(name)
+    text = printed(comparison, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    tables = text[: text.index("excess: cost over ideal")]
+    for cell in comparison.cells:
+        assert re.search(rf"(^|\s){re.escape(percent(cell.excess.mean))}[*]?(\s|$)", tables)
+        for word in cell.policy.label.split():  # whole words, in the tables themselves
+            assert re.search(rf"(^|\s){re.escape(word)},?(\s|$)", tables)
+    if width < 60 and name != "grouped":
+        assert re.search(r"no room for .*bubble", " ".join(text.split()))
+
+
+def test_what_matters_least_goes_first(usual: Comparison) -> None:
+    shown = [
+        {name for name in ("±", "balance", "context", "batch", "bubble") if name in printed(usual, w)[:400]}
+        for w in range(80, 29, -1)
+    ]
+    for more, less in pairwise(shown):
+        assert less <= more
+    assert shown[0] == {"±", "balance", "context", "batch", "bubble"}
+    assert shown[80 - 60] >= {"±", "balance", "context"}
+    assert shown[80 - 40] >= {"±"}
+
+
+def test_every_number_of_groups_is_shown_on_a_narrow_terminal(grouped: Comparison) -> None:
+    text = " ".join(printed(grouped, 40).split())
+    for cell in grouped.cells:
+        assert percent(cell.excess.mean) in text
+    assert "by least_tokens" in text
 
 
 def test_a_row_holds_the_numbers_of_its_cell(usual: Comparison) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, Quiet, costs_from, default_jobs, split, whole_numbers
+from equipoise.cli.options import Json, Quiet, check_folder, costs_from, default_jobs, split, whole_numbers
 from equipoise.cli.progress import progress
-from equipoise.errors import InputError
 
 if TYPE_CHECKING:
     from equipoise.study import Comparison
@@ -106,7 +105,7 @@ def compare(
         Replays at a time; one a processor by default.
     """
     if output_dir is not None:
-        _check_folder(output_dir)
+        check_folder(output_dir)
     from equipoise import study
     from equipoise.policies import parse
     from equipoise.replay import Pool
@@ -148,16 +147,6 @@ def compare(
         from equipoise.report.tables import print_tables
 
         print_tables(comparison, Console())
-
-
-def _check_folder(folder: Path) -> None:
-    """What can be said before the replays, not after them."""
-    if not folder.name:
-        raise InputError(
-            f"{str(folder)!r} names no folder", where="--output-dir", fix="such as results/first"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{str(folder)!r} is a file", where="--output-dir", fix="name a folder")
 
 
 def _write(comparison: Comparison, folder: Path, report: bool) -> None:

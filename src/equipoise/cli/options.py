@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -14,7 +15,7 @@ from equipoise.errors import InputError
 if TYPE_CHECKING:
     from equipoise.cost import StepCost
 
-__all__ = ["Json", "Quiet", "costs_from", "default_jobs", "split", "whole_numbers"]
+__all__ = ["Json", "Quiet", "check_folder", "costs_from", "default_jobs", "split", "whole_numbers"]
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON only.")]
 Quiet = Annotated[bool, Parameter(negative="", help="No progress on standard error.")]
@@ -50,3 +51,13 @@ def default_jobs(jobs: int | None) -> int:
     if jobs is not None and not 1 <= jobs <= 1024:
         raise InputError(f"jobs = {jobs}", where="--jobs", fix="must be from 1 to 1024")
     return jobs or os.cpu_count() or 1
+
+
+def check_folder(folder: Path) -> None:
+    """What can be said before the replays, not after them."""
+    if not folder.name:
+        raise InputError(
+            f"{str(folder)!r} names no folder", where="--output-dir", fix="such as results/first"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is a file", where="--output-dir", fix="name a folder")

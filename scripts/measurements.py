@@ -32,7 +32,7 @@ def percent(value: float, digits: int = 2) -> str:
 
 def between(interval: Interval) -> str:
     """Mean and half width, in percent."""
-    return f"{percent(interval.mean)} ± {percent((interval.high - interval.low) / 2)}"
+    return f"{percent(interval.mean)} ± {percent(interval.high - interval.mean)}"
 
 
 def derived(model: str, kind: Any = "v1") -> StepCost:

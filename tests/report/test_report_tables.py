@@ -13,6 +13,7 @@ from equipoise.report import print_tables
 from equipoise.report.numbers import half_width, percent, ratio
 from equipoise.report.views import tied
 from equipoise.study import Comparison, verdicts
+from equipoise.study.statistics import over_seeds
 
 
 def printed(comparison: Comparison, width: int = 80, **options: object) -> str:
@@ -87,6 +88,12 @@ def test_a_row_holds_the_numbers_of_its_cell(usual: Comparison) -> None:
             ]
             mark = "*" if cell is usual.best(setting) else "~" if tied(usual, cell) else ""
             assert any(line.split() == [*mark, *cell.policy.label.split(), *numbers] for line in lines)
+
+
+def test_the_half_width_is_that_of_the_uncut_interval() -> None:
+    interval = over_seeds([0.025, 0.035])
+    assert interval.low < 0
+    assert half_width(interval.never_below(0.0)) == half_width(interval) == "6.35"
 
 
 def test_marks_are_explained_and_verdicts_printed(usual: Comparison) -> None:

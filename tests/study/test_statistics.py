@@ -93,6 +93,36 @@ def test_too_few_rows_give_no_interval() -> None:
     assert BLOCKS // 2 > 2
 
 
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
+def test_an_interval_cut_at_a_bound_loses_only_what_cannot_be(values: list[float]) -> None:
+    interval = over_seeds(values)
+    cut = interval.never_below(0.0)
+    assert 0 <= cut.low <= cut.mean or cut.low == cut.mean
+    assert cut.low == interval.low or interval.low < 0
+    assert (cut.mean, cut.high, cut.standard_error, cut.freedom, cut.method) == (
+        interval.mean,
+        interval.high,
+        interval.standard_error,
+        interval.freedom,
+        interval.method,
+    )
+    for truth in (0.0, 0.01, 0.3, 1.0):
+        assert (cut.low <= truth <= cut.high) == (interval.low <= truth <= interval.high)
+
+
+def test_two_seeds_of_the_page_on_statistics() -> None:
+    cut = over_seeds([0.025, 0.035]).never_below(0.0)
+    assert (cut.low, cut.mean) == (0.0, pytest.approx(0.03))
+    assert f"{100 * cut.high:.2f}" == "9.35"
+    assert f"{100 * (cut.high - cut.mean):.1f}" == "6.4"
+
+
+def test_a_mean_below_the_bound_by_a_rounding_and_unknown_bounds_stay() -> None:
+    rounded = over_seeds([-1e-17, -2e-17]).never_below(0.0)
+    assert rounded.low == rounded.mean <= rounded.high
+    assert math.isnan(over_seeds([0.3]).never_below(0.0).low)
+
+
 def test_unpaired_adds_errors_and_is_wider_than_either() -> None:
     rng = np.random.default_rng(4)
     ideal = np.ones(2000)

@@ -23,8 +23,11 @@ def points(share: float, digits: int = 2) -> str:
 
 
 def half_width(interval: Interval, digits: int = 2) -> str:
-    """Half the width of an interval, in points: what stands behind the plus-minus sign."""
-    return percent((interval.high - interval.low) / 2, digits)
+    """Half the width of an interval, in points: what stands behind the plus-minus sign.
+
+    Measured above the mean: the lower end may have been cut at a bound (`Interval.never_below`).
+    """
+    return percent(interval.high - interval.mean, digits)
 
 
 def bounds(interval: Interval, *, sign: bool = False) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -59,6 +59,16 @@ class Interval:
     def covers_zero(self) -> bool:
         """Whether no difference is shown (also where the interval is unknown)."""
         return not (self.low > 0 or self.high < 0)
+
+    def never_below(self, bound: float) -> Interval:
+        """The part of the interval that a quantity known to be ``bound`` or more can lie in.
+
+        Student's t knows nothing of bounds, so with few seeds its lower end may be a value that cannot be. Leaving
+        such values out loses no coverage, since the truth is never among them. ``high``, `standard_error` and what is
+        computed from it stay; the half width is then ``high - mean``.
+        """
+        # the mean of such values may itself be below by a rounding
+        return replace(self, low=max(self.low, min(bound, self.mean))) if self.low < bound else self
 
 
 def _interval(

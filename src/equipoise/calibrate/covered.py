@@ -59,7 +59,8 @@ def coverage(samples: Samples, slowest_rows: Ints) -> Coverage:
     low_b, low_c = int(b[busy].min()), int(c[busy].min())
     n, m = int(b[busy].max()) - low_b + 1, int(c[busy].max()) - low_c + 1
     cell = np.where(busy, (b - low_b) * m + (c - low_c), -1)
-    picked = np.unique(slowest_rows)
+    picked = np.zeros(samples.rows, dtype=bool)
+    picked[slowest_rows] = True
 
     def count(cells: Ints) -> Ints:
         return np.bincount(cells[cells >= 0], minlength=n * m).reshape(n, m)

@@ -278,8 +278,8 @@ def _package_digest() -> str:
     package = Path(__file__).parent
     sources = [package / "types.py", Path(__file__)]
     sources += [package / "cost" / name for name in ("evaluate.py", "prefill_evaluate.py")]
-    sources += [package / "replay" / "kernel.py", package / "replay" / "layout.py"]
-    sources += [package / "replay" / "state.py"]
+    kernel = ("kernel.py", "keeping.py", "layout.py", "state.py")
+    sources += [package / "replay" / name for name in kernel]
     sources += sorted((package / "policies").glob("*.py"))
     digest = sha256()
     for path in sources:

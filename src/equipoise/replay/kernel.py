@@ -40,6 +40,7 @@ from equipoise._jit import (
 )
 from equipoise.cost.evaluate import step_price
 from equipoise.policies.groups import place_in_groups
+from equipoise.replay.keeping import next_row, take_snapshot
 from equipoise.replay.layout import (
     BAD_RANK,
     ENDED,
@@ -71,46 +72,6 @@ def schedule(first, following, due_step, instance, calendar, request, step):  # 
     due_step[calendar, request] = step
     following[calendar, request] = first[instance, calendar, slot]
     first[instance, calendar, slot] = request
-
-
-@jitable
-def next_row(series, ended, now, instance):  # type: ignore[no-untyped-def]
-    """Row of the series a step goes to; when all rows are full, neighbours are added up and the rows halve.
-
-    A merged row keeps the earlier start; its instance is -1 where it holds steps of several.
-    """
-    rows = ended[ENDED.SERIES_ROWS]
-    if rows > 0 and series[rows - 1, SERIES.STEPS] < ended[ENDED.SERIES_STEPS]:
-        if series[rows - 1, SERIES.INSTANCE] != instance:
-            series[rows - 1, SERIES.INSTANCE] = -1
-        return rows - 1
-    if rows == len(series):
-        for i in range(rows // 2):
-            same = series[2 * i, SERIES.INSTANCE] == series[2 * i + 1, SERIES.INSTANCE]
-            instances = series[2 * i, SERIES.INSTANCE] if same else -1.0
-            for c in range(series.shape[1]):
-                keep = c == SERIES.START_S
-                series[i, c] = series[2 * i, c] if keep else series[2 * i, c] + series[2 * i + 1, c]
-            series[i, SERIES.INSTANCE] = instances
-        series[rows // 2 :] = 0.0
-        rows //= 2
-        ended[ENDED.SERIES_STEPS] *= 2
-    series[rows, SERIES.START_S] = now
-    series[rows, SERIES.INSTANCE] = instance
-    ended[ENDED.SERIES_ROWS] = rows + 1
-    return rows
-
-
-@jitable
-def take_snapshot(out, number, instance, now, end, batch, context, saturated):  # type: ignore[no-untyped-def]
-    """Keep B, C and K of every rank of one step."""
-    k = out.ended[ENDED.SNAPSHOTS]
-    out.snapshot_step[k, 0], out.snapshot_step[k, 1] = number, instance
-    out.snapshot_s[k, 0], out.snapshot_s[k, 1] = now, end - now
-    out.snapshot_batch[k] = batch
-    out.snapshot_context[k] = context
-    out.snapshot_saturated[k] = saturated
-    out.ended[ENDED.SNAPSHOTS] += 1
 
 
 @compiled(FINISHED)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import measurements as m
 from markers import DOCS, replace
+from measured_warmups import warmups
 
 SCRIPT = Path(__file__).name
 
@@ -78,6 +79,21 @@ TABLES = {
         "explain/replay.md",
         ["policy", "pool starts", "counted", "with warm-up", "with warm-up and drain"],
         m.counted,
+    ),
+    "warmups": Part(
+        "explain/replay.md",
+        [
+            "traffic",
+            "pool starts",
+            "1",
+            "2",
+            "4",
+            "8",
+            "1 to 8, %",
+            "`least_batch`, %",
+            "`dualpath z=1.05`, %",
+        ],
+        warmups,
     ),
     "intervals": Part(
         "explain/statistics.md",

@@ -26,6 +26,7 @@ import numpy as np
 from equipoise._jit import PLACE
 from equipoise.errors import PolicyError, nearest
 from equipoise.policies.api import Parameter, PolicyContext, PolicySpec, checked_placement, one_by_one
+from equipoise.policies.reasons import compile_reason
 from equipoise.types import Floats, Memory, Prices
 
 __all__ = ["BUILT_IN", "Policy", "get", "names", "parse", "spec"]
@@ -359,7 +360,7 @@ def _wrap(path: Path, name: str, function: Any) -> PolicySpec:
         try:
             place = checked_placement(plain) if is_place else one_by_one(plain, checked=True)
         except Exception as error:  # numba's own errors and, for code far from its dialect, plain Python ones
-            reason = " ".join(str(error).split())[:200]
+            reason = compile_reason(error, path.name)
             note = f"{name} does not compile and runs as plain Python, a thousand times slower: {reason}"
             _log.warning("%s: %s", path, note)
             place = plain if is_place else one_by_one(plain, compile_it=False)

@@ -36,10 +36,12 @@ class Cell:
 
     @property
     def excess(self) -> Interval:
-        """Excess over ideal: over seeds if there are several different runs, over blocks of the first otherwise."""
-        if self.replicated:
-            return over_seeds([r.excess for r in self.runs])
-        return self.runs[0].block_excess
+        """Excess over ideal: over seeds if there are several different runs, over blocks of the first otherwise.
+
+        No step costs less than its ideal, so neither end is below 0.
+        """
+        found = over_seeds([r.excess for r in self.runs]) if self.replicated else self.runs[0].block_excess
+        return found.never_below(0.0)
 
     def values(self, field: str) -> list[float]:
         """A field of `Run` for each seed; of ``queue_wait_ms`` and ``tpot_ms`` the mean, NaN where there is none."""

@@ -51,6 +51,7 @@ __all__ = [
     "compiled",
     "jitable",
     "numba_type",
+    "package_digest",
     "shortened",
 ]
 
@@ -201,7 +202,7 @@ class _DigestCache(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any], checked: bool = False) -> None:
         super().__init__(function)
-        digest = sha256(_package_digest().encode())
+        digest = sha256(package_digest().encode())
         digest.update(f"{get_host_cpu_name()} {checked}".encode())
         _add_function(digest, function, set())
         self._digest = digest.hexdigest()
@@ -274,7 +275,8 @@ def _add_file(digest: Any, name: str) -> None:
 
 
 @cache
-def _package_digest() -> str:
+def package_digest() -> str:
+    """Digest of all source that is compiled, or decides how."""
     package = Path(__file__).parent
     sources = [package / "types.py", Path(__file__)]
     sources += [package / "cost" / name for name in ("evaluate.py", "prefill_evaluate.py")]

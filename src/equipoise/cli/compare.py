@@ -11,9 +11,11 @@ from cyclopts import App, Parameter
 from equipoise.cli.numbers import Whole
 from equipoise.cli.options import Json, Quiet, check_folder, costs_from, default_jobs, split, whole_numbers
 from equipoise.cli.progress import progress
+from equipoise.errors import InputError
 
 if TYPE_CHECKING:
     from equipoise.study import Comparison
+    from equipoise.study.runner import Runner
 
 __all__ = ["app"]
 
@@ -47,6 +49,9 @@ def compare(
     output_dir: Path | None = None,
     report: bool = True,
     jobs: Whole | None = None,
+    runner: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    checkpoint_dir: Path | None = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -103,6 +108,12 @@ def compare(
         With --no-report only the data files are written.
     jobs
         Replays at a time; one a processor by default.
+    runner
+        Who runs the replays: threads here, or a Ray cluster (needs 'equipoise[ray]').
+    ray_address
+        host:port of the cluster's head node, or auto.
+    checkpoint_dir
+        Keep every finished run there; the same command goes on where it was stopped.
     """
     if output_dir is not None:
         check_folder(output_dir)
@@ -136,7 +147,9 @@ def compare(
                     file=sys.stderr,
                 )
     with progress("compare", "runs", quiet=quiet or as_json) as tick:
-        comparison = study.compare(plan, jobs=default_jobs(jobs), progress=tick)
+        comparison = study.compare(
+            plan, progress=tick, runner=_runner(runner, jobs, ray_address, checkpoint_dir)
+        )
     if output_dir is not None:
         _write(comparison, output_dir, report)
     if as_json:
@@ -147,6 +160,20 @@ def compare(
         from equipoise.report.tables import print_tables
 
         print_tables(comparison, Console())
+
+
+def _runner(kind: str, jobs: int | None, ray_address: str | None, checkpoint_dir: Path | None) -> Runner:
+    from equipoise.study.checkpoint import Checkpoint
+    from equipoise.study.runner import threads
+
+    if ray_address is not None and kind != "ray":
+        raise InputError(f"{ray_address!r} without a cluster", where="--ray-address", fix="add --runner ray")
+    checkpoint = None if checkpoint_dir is None else Checkpoint(checkpoint_dir)
+    if kind == "threads":
+        return threads(default_jobs(jobs), checkpoint)
+    from equipoise.study.ray_runner import on_ray
+
+    return on_ray(ray_address, checkpoint)
 
 
 def _write(comparison: Comparison, folder: Path, report: bool) -> None:

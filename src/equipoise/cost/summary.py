@@ -12,7 +12,7 @@ from equipoise.cost.prefill_files import prefill_to_dict
 from equipoise.cost.step_cost import StepCost
 from equipoise.models.shape import LayerClass, ModelShape, WorkKind
 
-__all__ = ["SCHEMA", "breakdown", "costs_summary", "derivation_summary", "prefill_summary"]
+__all__ = ["SCHEMA", "barriers", "breakdown", "costs_summary", "derivation_summary", "prefill_summary"]
 
 SCHEMA: Final = "equipoise.cost/1"
 
@@ -73,6 +73,24 @@ def derivation_summary(shape: ModelShape, costs: Mapping[str, StepCost]) -> dict
         },
         "classes": [{"name": c.name, "count": c.count, "work": breakdown(c)} for c in shape.classes],
     }
+
+
+def barriers(formula: str) -> list[str]:
+    """Cut a formula at its outer pluses: a constant, then a barrier a piece, as they read best in a column.
+
+    Examples
+    --------
+    >>> barriers("4 + 1 * max(table[9](B) + 2 * C/100k) + 3 * max(B)")
+    ['4', '1 * max(table[9](B) + 2 * C/100k)', '3 * max(B)']
+    """
+    pieces, depth = [""], 0
+    for character in formula:
+        depth += (character == "(") - (character == ")")
+        if character == "+" and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    return [piece.strip() for piece in pieces]
 
 
 def exchange_rate(cost: StepCost) -> float | None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from equipoise.report import content, words
-from equipoise.report.extra import need
+from equipoise.report.board import Board, paint
 from equipoise.report.figure_excess import excess_figure, group_figure
-from equipoise.report.figure_parts import Figure
 from equipoise.report.figure_runs import rank_figure, time_figure
 from equipoise.report.figure_sweep import sweep_figure
 from equipoise.report.numbers import percent
@@ -49,10 +46,8 @@ def write_html(
 
 def render(comparison: Comparison, *, maps: Sequence[Sequence[RankMap]] | None = None) -> str:
     """The page as text: the same comparison gives the same text, the environment section apart."""
-    jinja2, plotly = need("jinja2"), need("plotly.offline")
-    page = files("equipoise.report") / "page"
     palette = Palette.of(p.name for p in comparison.plan.policies)
-    board = _Board()
+    board = Board()
     shown, others = content.verdict_pairs(comparison)
     context = {
         "version": version("equipoise"),
@@ -79,42 +74,15 @@ def render(comparison: Comparison, *, maps: Sequence[Sequence[RankMap]] | None =
         "environment": content.environment_rows(comparison),
     }
     context["contents"] = _contents(context)
-    safe = {
-        "css": (page / "report.css").read_text("utf-8"),
-        "js": (page / "report.js").read_text("utf-8"),
-        "plotly_js": plotly.get_plotlyjs(),
-        "palette_light": palette.css(dark=False),
-        "palette_dark": palette.css(dark=True),
-        "figures_json": board.json(),
-    }
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    return paint(
+        "report.html.j2",
+        context,
+        board,
+        {"palette_light": palette.css(dark=False), "palette_dark": palette.css(dark=True)},
     )
-    template = environment.from_string((page / "report.html.j2").read_text("utf-8"))
-    from_here = {k: environment.filters["safe"](v) for k, v in safe.items()}
-    return str(template.render(**context, **from_here))
 
 
-class _Board:
-    """Gathers the figures of a page under fixed ids."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, Figure] = {}
-
-    def pin(self, figure: Figure, *, title: str = "", alt: str, caption: str = "") -> dict[str, Any]:
-        """Keep a figure and return what the template needs to place it."""
-        name = f"figure-{len(self.figures) + 1}"
-        self.figures[name] = figure
-        height = figure["layout"]["height"]
-        return {"id": name, "title": title, "alt": alt, "caption": caption, "height": height}
-
-    def json(self) -> str:
-        """All figures; no ``<`` is left, so that nothing in it can end the script element it stands in."""
-        text = json.dumps(self.figures, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _excess(comparison: Comparison, palette: Palette, board: _Board) -> list[dict[str, Any]]:
+def _excess(comparison: Comparison, palette: Palette, board: Board) -> list[dict[str, Any]]:
     found = []
     for scene in first_scenes(comparison):
         pinned = [
@@ -129,7 +97,7 @@ def _excess(comparison: Comparison, palette: Palette, board: _Board) -> list[dic
     return found
 
 
-def _sweeps(comparison: Comparison, palette: Palette, board: _Board) -> dict[str, Any]:
+def _sweeps(comparison: Comparison, palette: Palette, board: Board) -> dict[str, Any]:
     """One figure a swept parameter and trace, with all costs in it."""
     pinned: list[dict[str, Any]] = []
     names: list[tuple[str, str]] = []
@@ -159,7 +127,7 @@ def _sweeps(comparison: Comparison, palette: Palette, board: _Board) -> dict[str
     return {"sweeps": pinned, "sweep_title": title, "sweeps_left_out": words_}
 
 
-def _over_time(comparison: Comparison, palette: Palette, board: _Board) -> list[dict[str, Any]]:
+def _over_time(comparison: Comparison, palette: Palette, board: Board) -> list[dict[str, Any]]:
     found = []
     several = len(first_scenes(comparison)) > 1
     for scene in first_scenes(comparison):
@@ -174,7 +142,7 @@ def _over_time(comparison: Comparison, palette: Palette, board: _Board) -> list[
 
 
 def _rank_maps(
-    comparison: Comparison, board: _Board, maps: Sequence[Sequence[RankMap]]
+    comparison: Comparison, board: Board, maps: Sequence[Sequence[RankMap]]
 ) -> list[dict[str, Any]]:
     found = []
     for scene, shown in zip(first_scenes(comparison), maps, strict=True):
@@ -197,7 +165,7 @@ def _map_caption(shown: RankMap, scene: Scene) -> str:
     return f"On average over these steps the slowest rank does {more} % more than the mean.{which}"
 
 
-def _groups(comparison: Comparison, palette: Palette, board: _Board) -> list[dict[str, Any]]:
+def _groups(comparison: Comparison, palette: Palette, board: Board) -> list[dict[str, Any]]:
     """A figure a trace and cost, where the pool was cut in more than one way."""
     by_cost: dict[tuple[str, str], list[Setting]] = {}
     for setting in comparison.settings():

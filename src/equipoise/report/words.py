@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from equipoise.cost import StepCost
+from equipoise.cost.summary import barriers
 from equipoise.study import Comparison
 from equipoise.study.statistics import BLOCKS
 from equipoise.traces.presets import PRESETS
@@ -112,7 +113,7 @@ def _times(turnovers: float) -> str:
 
 def formula_lines(cost: StepCost) -> str:
     """The formula of a cost, a barrier a line."""
-    parts = cost.formula().replace(") + ", ")\n").split("\n")
+    parts = barriers(cost.formula())
     lead = ["cost = ", *["     + "] * (len(parts) - 1)]
     return "\n".join(a + b for a, b in zip(lead, parts, strict=True))
 

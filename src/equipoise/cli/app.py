@@ -34,7 +34,7 @@ _lazy(
 )
 _lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
 _lazy("policies", "equipoise.cli.policies:app", "List the placement policies and their parameters.")
-_lazy("cost", "equipoise.cli.cost:app", "Derive, show and list step costs.")
+_lazy("cost", "equipoise.cli.cost:app", "Derive, fit, show, compare and list step costs.")
 _lazy("trace", "equipoise.cli.trace:app", "Look at, convert and generate traces.")
 _lazy(
     "doctor", "equipoise.cli.doctor:app", "Check this installation: versions, compiled kernel, cache, extras."

@@ -1,4 +1,4 @@
-"""`equipoise cost`: derive, show and list step costs."""
+"""`equipoise cost`: derive, fit, show, compare and list step costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = App(name="cost", help="Derive, show and list step costs.")
+app = App(name="cost", help="Derive, fit, show, compare and list step costs.")
+app.command(
+    "equipoise.cli.cost_fit:fit",
+    name="fit",
+    help="Fit a step cost to an engine's log or a measured table, with error bars.",
+)
+app.command(
+    "equipoise.cli.cost_compare:compare",
+    name="compare",
+    help="Put step costs side by side, and say which policy question their difference changes.",
+)
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON only.")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rich import box
 from rich.console import Console
@@ -12,10 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.cost import PrefillCost, StepCost
-from equipoise.cost.summary import breakdown
+from equipoise.cost.summary import barriers, breakdown
 from equipoise.models import ModelShape
 
-__all__ = ["print_cost", "print_derivation", "print_presets"]
+__all__ = [
+    "plain_table",
+    "print_cost",
+    "print_derivation",
+    "print_formula",
+    "print_list",
+    "print_prefill",
+    "print_presets",
+]
 
 
 def print_derivation(shape: ModelShape, costs: Mapping[str, StepCost], b0: int) -> None:
@@ -37,10 +45,10 @@ def print_derivation(shape: ModelShape, costs: Mapping[str, StepCost], b0: int) 
     console.print()
     names = {"v1": "V1, all work linear", "v2": f"V2, projections frozen at {b0} tokens"}
     for kind, cost in costs.items():
-        _print_formula(console, names[kind], cost)
+        print_formula(console, names[kind], cost)
     prefill = next(iter(costs.values())).prefill
     if prefill is not None:
-        _print_prefill(console, prefill)
+        print_prefill(console, prefill)
     for kind, cost in costs.items():
         console.print(f"{kind.upper()}: {_exchange_rate(cost)}")
     if prefill is not None:
@@ -57,7 +65,7 @@ def print_derivation(shape: ModelShape, costs: Mapping[str, StepCost], b0: int) 
 
 
 def _work_table(shape: ModelShape) -> Table:
-    table = _table("Multiply-adds of one layer, per decode token")
+    table = plain_table("Multiply-adds of one layer, per decode token")
     table.add_column("class", no_wrap=True)
     table.add_column("layers", justify="right", no_wrap=True)
     table.add_column("work", no_wrap=True)
@@ -79,7 +87,7 @@ def _work_table(shape: ModelShape) -> Table:
     return table
 
 
-def _table(title: str | None = None) -> Table:
+def plain_table(title: str | None = None) -> Table:
     """Few lines, so that wide numbers fit into 80 columns."""
     return Table(
         title=title,
@@ -95,8 +103,8 @@ def _table(title: str | None = None) -> Table:
 def print_cost(cost: StepCost) -> None:
     """Print one step cost: formula, terms, exchange rate, source."""
     console = Console(highlight=False)
-    _print_formula(console, cost.name, cost)
-    table = _table()
+    print_formula(console, cost.name, cost)
+    table = plain_table()
     for title in ("term", "weight", "per request", "per 100k context", "batch price", "saturations"):
         table.add_column(title, justify="right" if title.startswith(("weight", "per")) else "left")
     for term in cost.terms:
@@ -118,7 +126,7 @@ def print_cost(cost: StepCost) -> None:
         console.print(Text(f"Source: {cost.source}", "dim"))
     if cost.prefill is not None:
         console.print()
-        _print_prefill(console, cost.prefill)
+        print_prefill(console, cost.prefill)
         console.print(_crossover(cost.prefill))
         if cost.prefill.source:
             console.print(Text(f"Source: {cost.prefill.source}", "dim"))
@@ -127,14 +135,14 @@ def print_cost(cost: StepCost) -> None:
 def print_presets(costs: Mapping[str, StepCost], shapes: Mapping[str, ModelShape]) -> None:
     """Print the names of all presets."""
     console = Console(highlight=False)
-    table = _table("Costs, for --cost and 'cost show'")
+    table = plain_table("Costs, for --cost and 'cost show'")
     table.add_column("name")
     table.add_column("formula")
     for name, cost in costs.items():
         table.add_row(name, cost.formula())
     console.print(table)
     console.print()
-    table = _table("Models, for 'cost derive --model'")
+    table = plain_table("Models, for 'cost derive --model'")
     table.add_column("name")
     table.add_column("layers")
     for name, shape in shapes.items():
@@ -142,10 +150,10 @@ def print_presets(costs: Mapping[str, StepCost], shapes: Mapping[str, ModelShape
     console.print(table)
 
 
-def _print_formula(console: Console, title: str, cost: StepCost) -> None:
+def print_formula(console: Console, title: str, cost: StepCost) -> None:
     """One line per barrier: a sum of maxima reads better in a column."""
     console.print(Text(title, "bold"))
-    _print_sum(console, cost.formula().replace(") + ", ")\n").replace(" + 1 * max", "\n1 * max").split("\n"))
+    _print_sum(console, [_broken(part) for part in barriers(cost.formula())])
     console.print()
 
 
@@ -156,12 +164,11 @@ def _print_sum(console: Console, parts: list[str]) -> None:
         lead = "       + "
 
 
-def _print_prefill(console: Console, prefill: PrefillCost) -> None:
+def print_prefill(console: Console, prefill: PrefillCost) -> None:
     """Formula of prefill, a line or more a barrier, and what its letters are."""
     bounded = prefill.saturation_tokens
     console.print(Text("Prefill, bounded reads priced exactly" if bounded else "Prefill", "bold"))
-    bodies = prefill.formula().replace(") + ", ")\n").replace(" + max", "\nmax").split("\n")
-    _print_sum(console, [_broken(b) for b in bodies])
+    _print_sum(console, [_broken(part) for part in barriers(prefill.formula())])
     letters = "T: prompt tokens of a rank, P: (query, key) pairs they attend to"
     if bounded:
         letters += ";\nSn: the same pairs, no query reading more than n keys"
@@ -192,3 +199,18 @@ def _exchange_rate(cost: StepCost) -> str:
     if rate == 0:
         return "a request costs only what its context costs"
     return f"one request costs as much as {rate:,.0f} context tokens"
+
+
+def print_list(console: Console, title: str, lines: Iterable[str]) -> None:
+    """Print a title and a bullet a line; nothing where there are none."""
+    rows = list(lines)
+    if not rows:
+        return
+    console.print(Text(title, "bold"))
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for line in rows:
+        table.add_row("-", line)
+    console.print(table)
+    console.print()

@@ -11,6 +11,7 @@ from replay_cases import CONSTANT, as_bytes, quick, run_unchecked, trace_of
 from equipoise.policies.api import PolicySpec, fewest_requests, learning, one_by_one, placement
 from equipoise.policies.registry import Policy
 from equipoise.replay import Pool
+from equipoise.replay.kernel import sort_ascending
 from equipoise.testing.strategies import costs, pools, traces
 
 BOTH = ("kernel", "reference")
@@ -168,3 +169,12 @@ def test_the_queue_beyond_a_round_stays_behind_a_kept_request():
     assert offered[0] == list(range(1024))
     assert offered[1][0] == 5
     assert offered[1][1:] == list(range(1024, 1500))
+
+
+@quick(100)
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(0, 60))
+def test_what_ended_is_sorted(values, count):
+    count = min(count, len(values))
+    array = np.array(values, dtype=np.int64)
+    sort_ascending(array, count)
+    assert array.tolist() == sorted(values[:count]) + values[count:]

@@ -62,6 +62,20 @@ __all__ = ["learn_nothing", "run"]
 
 
 @jitable
+def sort_ascending(values, count):  # type: ignore[no-untyped-def]
+    """Sort the first so many in place (Shell 1959): ten lines here spare compiling numpy's sort for four seconds."""
+    gap = count // 2
+    while gap > 0:
+        for i in range(gap, count):
+            value, j = values[i], i
+            while j >= gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap //= 2
+
+
+@jitable
 def schedule(first, following, due_step, instance, calendar, request, step):  # type: ignore[no-untyped-def]
     """Enter a request into a calendar of its instance: singly linked lists, one a slot.
 
@@ -234,7 +248,9 @@ def run(  # type: ignore[no-untyped-def]
             if told > 0:  # in the order of their numbers: a list of the calendar has none of its own
                 g = group_of[i]
                 own = Memory(memory_ints[g], memory_floats[g])
-                for q in np.sort(ended_now[:told]):
+                sort_ascending(ended_now, told)
+                for j in range(told):
+                    q = ended_now[j]
                     finished(own, params, q, rank_of[q] - bounds[g], context_tokens[q], output_tokens[q])
             # One loop an array, indices from 0: compilers turn such loops into vector code.
             for r in range(width):

@@ -43,6 +43,17 @@ BUILT_IN: Mapping[str, str] = {
     "round_robin": "equipoise.policies.round_robin",
     "random": "equipoise.policies.random_choice",
     "power_of_two": "equipoise.policies.power_of_two",
+    "vllm_033": "equipoise.policies.vllm_033",
+    "sglang_total_tokens": "equipoise.policies.sglang_total_tokens",
+    "trtllm_adp": "equipoise.policies.trtllm_adp",
+    "trtllm_kv_admission": "equipoise.policies.trtllm_kv_admission",
+    "dynamo_kv": "equipoise.policies.dynamo_kv",
+    "smg_least_load": "equipoise.policies.smg_least_load",
+    "iqr_lex": "equipoise.policies.iqr_lex",
+    "br0": "equipoise.policies.br0",
+    "brh": "equipoise.policies.brh",
+    "fast_phi": "equipoise.policies.fast_phi",
+    "bf_io": "equipoise.policies.bf_io",
 }
 
 ALIASES: Mapping[str, str] = {
@@ -54,6 +65,13 @@ ALIASES: Mapping[str, str] = {
     "d": "dualpath",
     "rr": "round_robin",
     "p2c": "power_of_two",
+    "vllm": "vllm_033",
+    "sglang": "sglang_total_tokens",
+    "trtllm": "trtllm_adp",
+    "dynamo": "dynamo_kv",
+    "smg": "smg_least_load",
+    "sbs": "iqr_lex",
+    "bfio": "bf_io",
 }
 
 

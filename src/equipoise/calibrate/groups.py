@@ -88,6 +88,8 @@ def words(labels: Mapping[str, Any]) -> str:
     """Labels in one line: values that speak for themselves alone, the others with short names."""
     parts = []
     for name, value in _plain(labels).items():
+        if SAME_AS.get(name) in labels:
+            continue
         if name in SPEAK:
             parts.append(value.rpartition("/")[2].replace("_generation_module", ""))
         else:

@@ -168,6 +168,16 @@ def test_every_key_of_a_cost_file() -> None:
         assert key in shown, f"no example with {key}"
 
 
+def test_every_key_of_a_fit() -> None:
+    from equipoise.calibrate.calibration import schema as fit_schema
+
+    keys = set(fields(fit_schema())) - {"fits", "failed", "group", "reason", "name", "unit", "barrier", "source"}
+    page = text_of("reference/fit-schema.md")
+    in_cost_file = {"terms", "constant", "us_per_unit"}
+    missing = {k for k in keys - in_cost_file if not re.search(rf"`(?:\w+\.)?{k}`", page)}
+    assert not missing
+
+
 def test_the_example_summary_fits_its_schema() -> None:
     import json
 
@@ -176,7 +186,10 @@ def test_the_example_summary_fits_its_schema() -> None:
     jsonschema.validate(json.loads(text), schema())
 
 
-PUBLIC = ("replay", "cost", "models", "traces", "policies", "policies.api", "study", "study.tune", "report")
+PUBLIC = (
+    *("replay", "cost", "models", "traces", "policies", "policies.api", "study", "study.tune", "report"),
+    *("calibrate", "calibrate.readers"),
+)
 
 
 @pytest.mark.parametrize("room", [*PUBLIC, "types", "errors"])

@@ -45,6 +45,13 @@ def test_a_stale_page_would_be_noticed(reference: ModuleType) -> None:
     assert replace(stale, "classes", "reference_pages.py", reference.error_classes()) == page
 
 
+def test_the_errors_of_the_shortcuts_are_current() -> None:
+    script = importlib.import_module("shortcut_errors")
+    page = text_of("explain/calibration.md")
+    for row in script.rows():
+        assert f"| {' | '.join(row)} |" in page, "run python scripts/shortcut_errors.py"
+
+
 def test_a_page_without_markers_is_refused(reference: ModuleType) -> None:
     replace = importlib.import_module("markers").replace
     with pytest.raises(SystemExit, match="lacks the markers"):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.calibrate import FitResult, StepRecords, fit, plant
-from equipoise.calibrate.calibration import calibration, summarize
+from equipoise.calibrate.calibration import complete, summarize
 from equipoise.calibrate.groups import select, told_apart, words
 from equipoise.calibrate.knobs import BATCHES, GRID, TABLE_BATCH, best_z, knobs, usual_batch
 from equipoise.calibrate.unlogged import lacks_contexts, refuse_partial, say_unlogged, without_contexts
@@ -69,7 +69,7 @@ def test_replays_have_the_batch_of_the_log() -> None:
 
 
 def test_everything_known_survives_the_file() -> None:
-    one = calibration(fitted())
+    one = complete(fitted())
     again = from_toml(to_toml(one.cost))
     assert again == one.cost
     about = again.metadata["fit"]
@@ -82,7 +82,7 @@ def test_what_is_not_known_is_null_and_not_in_the_file() -> None:
     result = replace(
         fitted(), exchange_rate=type(fitted().exchange_rate)(nan, nan, nan), heldout_mape_by_regime={"x": nan}
     )
-    one = calibration(result)
+    one = complete(result)
     (values,) = summarize([one])["fits"]
     assert values["request_in_context_tokens"] == {"value": None, "low": None, "high": None}
     assert values["heldout_mape_by_regime"] == {"x": None}
@@ -96,7 +96,7 @@ def test_prefill_that_cannot_be_fitted_says_why() -> None:
     tokens_ = np.where(records.step == 7, 100, 0)
     batch = np.where(records.step == 7, 0, records.batch)
     mixed = replace(records, flags=flags, prefill_tokens=tokens_, batch=batch)
-    one = calibration(fit(mixed, replicates=100))
+    one = complete(fit(mixed, replicates=100))
     assert one.prefill is None
     assert one.cost.prefill is None
     assert "usable prefill steps" in one.prefill_missing

@@ -199,8 +199,9 @@ SGLANG = (
     "cuda graph: True, gen throughput (token/s): 1066.67, #queue-req: 0\n"
 )
 VLLM = (
-    "(APIServer pid=7) INFO 11-29 12:00:05 [loggers.py:259] Engine 000: Iteration(42): 0 context requests, 0 context tokens, "
-    "32 generation requests, 32 generation tokens, iteration elapsed time: 30.10 ms, GPU KV cache usage: 41.2%\n"
+    "(APIServer pid=7) INFO 11-29 12:00:05 [loggers.py:259] Engine 000: Iteration(42): 0 context requests, "
+    "0 context tokens, 32 generation requests, 32 generation tokens, "
+    "iteration elapsed time: 30.10 ms, GPU KV cache usage: 41.2%\n"
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from equipoise.calibrate import fit, plant
-from equipoise.calibrate.calibration import Calibration, calibration
+from equipoise.calibrate.calibration import Calibration, complete
 from equipoise.calibrate.knobs import BestZ
 from equipoise.calibrate.result import ValueInterval
 from equipoise.cost import StepCost, Term
@@ -37,7 +37,7 @@ def one() -> Calibration:
     z = BestZ(
         1.05, 1.2, (1.05, 1.06), interval, interval, interval, ((1.0, 0.04), (1.05, 0.02)), "chat", 4, 8
     )
-    return replace(calibration(result), z=z)
+    return replace(complete(result), z=z)
 
 
 def test_the_page_is_whole_and_loads_nothing() -> None:

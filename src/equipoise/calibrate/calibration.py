@@ -18,7 +18,7 @@ from equipoise.cost import StepCost, save, to_dict
 from equipoise.cost.prefill_files import prefill_to_dict
 from equipoise.errors import CalibrationError
 
-__all__ = ["Calibration", "calibration", "schema", "summarize"]
+__all__ = ["Calibration", "complete", "schema", "summarize"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class Calibration:
         return {**self.knobs.to_dict(), "dualpath_z": None if self.z is None else self.z.to_dict()}
 
 
-def calibration(
+def complete(
     result: FitResult,
     *,
     block_tokens: int = BLOCK_TOKENS,

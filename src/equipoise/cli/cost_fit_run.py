@@ -25,7 +25,7 @@ def fit_all(
 ) -> tuple[list[Calibration], list[tuple[Any, str]]]:
     """Fit every group; of several, those that cannot be fitted are named and the others go on."""
     from equipoise.calibrate import fit as fit_decode
-    from equipoise.calibrate.calibration import calibration
+    from equipoise.calibrate.calibration import complete
     from equipoise.calibrate.groups import words
     from equipoise.calibrate.unlogged import lacks_contexts, refuse_partial, say_unlogged, without_contexts
 
@@ -46,7 +46,7 @@ def fit_all(
                 failed.append((dict(part.labels), str(error)))
             else:
                 found.append(
-                    calibration(
+                    complete(
                         result,
                         block_tokens=block_tokens,
                         missing_ranks_are_idle=options["missing_ranks_are_idle"],

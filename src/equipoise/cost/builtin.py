@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from equipoise.cost.files import from_toml, read
 from equipoise.cost.step_cost import StepCost
-from equipoise.errors import CostError, nearest
+from equipoise.errors import CostError
 
 __all__ = ["load", "names"]
 
@@ -32,7 +33,7 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str | Path) -> StepCost:
-    """Step cost of a preset (``v1``, ``v2``, ``h200``), derived from a model, or of a TOML or JSON file.
+    """Step cost of a preset (``v1``, ``h200-vllm-glm-5``), derived from a model, or of a TOML or JSON file.
 
     Parameters
     ----------
@@ -67,10 +68,15 @@ def load(name_or_path: str | Path) -> StepCost:
     raise CostError(
         f"no cost {str(name_or_path)!r}",
         where="cost",
-        fix=f"{nearest(preset, names())}, MODEL:v1, MODEL:v2; "
-        "or give a cost file, such as 'equipoise cost derive --model NAME "
-        "--kind v1 --output FILE.toml' writes",
+        fix=f"{_close(preset)}'equipoise cost list' names the presets; or give MODEL:v1, MODEL:v2 or a cost "
+        "file, such as 'equipoise cost derive --model NAME --kind v1 --output FILE.toml' writes",
     )
+
+
+def _close(name: str) -> str:
+    """Presets that a mistyped name may mean; there are too many to list them all in a message."""
+    near = get_close_matches(name, names(), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
 
 
 def _is_file(path: Path) -> bool:

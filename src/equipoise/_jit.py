@@ -280,7 +280,7 @@ def package_digest() -> str:
     package = Path(__file__).parent
     sources = [package / "types.py", Path(__file__)]
     sources += [package / "cost" / name for name in ("evaluate.py", "prefill_evaluate.py")]
-    kernel = ("kernel.py", "keeping.py", "layout.py", "state.py")
+    kernel = ("kernel.py", "keeping.py", "knowledge.py", "layout.py", "state.py")
     sources += [package / "replay" / name for name in kernel]
     sources += sorted((package / "policies").glob("*.py"))
     digest = sha256()

@@ -12,10 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from equipoise.replay.engine import SnapshotPlan, replay
+from equipoise.replay.information import Information
 from equipoise.replay.pool import Pool
 from equipoise.replay.result import Percentiles, ReplayResult, Snapshots
 
-__all__ = ["Percentiles", "Pool", "ReplayResult", "SnapshotPlan", "Snapshots", "replay"]
+__all__ = ["Information", "Percentiles", "Pool", "ReplayResult", "SnapshotPlan", "Snapshots", "replay"]
 
 
 class _Callable(ModuleType):

@@ -66,7 +66,7 @@ class Life:
     def __init__(self, ranks, policy, max_batch):
         self.policy, self.max_batch, self.number = policy, max_batch, 0
         self.running = [[] for _ in range(ranks)]  # (number, context, age, output)
-        self.ended = []
+        self.ended, self.told, self.known, self.renewed = [], 0, [], 0
         self.memory = make_round([[]] * ranks, [1], COST).memory(policy)
 
     def step(self):
@@ -77,6 +77,12 @@ class Life:
             for q, c, _, o in [x for x in aged if x[2] == x[3]]:
                 self.policy.spec.finished(self.memory, self.policy.param_array(), q, r, c, o)
                 self.ended = [*self.ended, o][-WINDOW:]
+                self.told += 1
+
+    def renew(self):
+        """What is known of lengths when a round comes: renewed when a 32nd more have ended."""
+        if self.told - self.renewed >= 1 + min(self.renewed, WINDOW) // 32:
+            self.known, self.renewed = list(self.ended), self.told
 
     def offer(self, contexts):
         case = make_round(
@@ -100,11 +106,12 @@ class Life:
 
     def predicted_loads(self, horizon, growth):
         """Each request stays until c = (1 - p) H + p m after now, those expected to outlive H stay."""
+        self.renew()
         rows = []
         for here in self.running:
             row = [0] * (horizon + 1)
             for _, context, age, _ in here:
-                longer = [x for x in self.ended if x > age]
+                longer = [x for x in self.known if x > age]
                 ending = [x - age for x in longer if x <= age + horizon]
                 left = (
                     Fraction((len(longer) - len(ending)) * horizon + sum(ending), len(longer))

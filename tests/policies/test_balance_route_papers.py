@@ -13,7 +13,17 @@ from naive_pools import COST, Life, Pool
 
 from equipoise.policies import get
 from equipoise.policies.running import running_of
-from equipoise.policies.survival import CELLS, SEEN, SIZE, WINDOW, learn, lengths_seen, survivors, time_left
+from equipoise.policies.survival import (
+    CELLS,
+    SEEN,
+    SIZE,
+    WINDOW,
+    learn,
+    lengths_known,
+    renew,
+    survivors,
+    time_left,
+)
 from equipoise.testing.policy_contract import ask
 from equipoise.testing.rounds import make_round, rounds
 from equipoise.testing.strategies import generators
@@ -192,7 +202,8 @@ def test_fast_phi_has_the_least_expected_overflow(life):
     pool_of = Life(ranks, get("fast_phi", points=points), max_batch)
     for _ in range(steps):
         pool_of.step()
-        lengths = sorted(pool_of.ended)
+        pool_of.renew()
+        lengths = sorted(pool_of.known)
         at = [0] + [lengths[k * len(lengths) // points] for k in range(1, points)] if lengths else [0]
         weight = [Fraction(1)] if len(at) == 1 else [Fraction(0)] * len(at)
         for k in range(len(at) - 1):
@@ -236,7 +247,8 @@ def test_tables_of_survival(outputs, horizon):
     history, left, alive = np.zeros(SIZE, np.int64), np.empty(CELLS), np.empty(CELLS)
     for output in outputs:
         learn(history, output)
-    lengths = lengths_seen(history)
+    assert renew(history) == (outputs != [])
+    lengths = lengths_known(history)
     assert lengths.tolist() == sorted(outputs)
     time_left(lengths, horizon, left)
     survivors(lengths, horizon, alive)
@@ -255,8 +267,20 @@ def test_only_the_last_lengths_count():
     history = np.zeros(SIZE, np.int64)
     for output in range(1, WINDOW + 11):
         learn(history, output)
-    assert lengths_seen(history).tolist() == list(range(11, WINDOW + 11))
+    assert renew(history)
+    assert lengths_known(history).tolist() == list(range(11, WINDOW + 11))
     assert history[SEEN] == WINDOW + 10
+
+
+def test_lengths_are_renewed_when_a_32nd_more_have_ended():
+    history, renewals = np.zeros(SIZE, np.int64), []
+    for n in range(1, 101):
+        learn(history, n)
+        if renew(history):
+            renewals.append(n)
+            assert lengths_known(history).tolist() == list(range(1, n + 1))
+        assert history[SEEN] == n
+    assert renewals == [*range(1, 33), *range(34, 65, 2), *range(67, 98, 3)]
 
 
 def test_the_table_forgets_aborted_requests():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
-from equipoise.policies.api import STAY
+from equipoise.policies.api import NO_LIMIT, STAY
 from equipoise.policies.overflow import Outlook, give, lightest_rank, one_at_a_time, worth
 from equipoise.types import Ints, Prices, Ranks, Requests
 
@@ -37,7 +37,7 @@ def oldest_unplaced(out: Ints, window: Ints) -> int:
 
 @jitable
 def best_set(outlook: Outlook, rank: int, ranks: Ranks, requests: Requests, window: Ints, count: int) -> int:
-    """The set of requests to place, bit j for the j-th of the window; 0: none fits."""
+    """The set of requests to place, bit j for the j-th of the window; one of them fits."""
     best, most = 0, -np.inf
     single, most_alone = 0, -np.inf
     for members in range(1, 1 << count):
@@ -61,17 +61,17 @@ def best_set(outlook: Outlook, rank: int, ranks: Ranks, requests: Requests, wind
 def balance_route(ranks: Ranks, requests: Requests, prices: Prices, outlook: Outlook, out: Ints) -> None:
     """Both stages; fills ``out``."""
     out[:] = STAY
-    passed_over = np.zeros(len(ranks.batch), np.int64)
-    one_at_a_time(outlook, ranks, requests, prices, passed_over, out)
+    one_at_a_time(outlook, ranks, requests, prices, out)
     window = np.empty(WINDOW, np.int64)
     while True:
         count = oldest_unplaced(out, window)
-        rank = lightest_rank(outlook, 0, ranks, passed_over)
-        if count == 0 or rank == STAY:
+        smallest = NO_LIMIT
+        for j in range(count):
+            smallest = min(smallest, requests.reserve_tokens[window[j]])
+        rank = lightest_rank(outlook, 0, ranks, smallest)
+        if rank == STAY:
             return
         members = best_set(outlook, rank, ranks, requests, window, count)
-        if members == 0:
-            passed_over[rank] = 1
         for j in range(count):
             if members >> j & 1:
                 give(outlook, rank, ranks, requests, window[j], prices, out)

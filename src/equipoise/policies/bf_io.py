@@ -16,14 +16,14 @@ of S tokens on a rank (`equipoise.policies.overflow`; running requests do not gr
    request.
 
 In the second stage the code orders ranks by a mix of their load now and at step H. With the time constants of its
-simulator the share of the latter is above 0.99 from the second step on, so here it is the load at step H. The code also
-forces a request after three failures, which its own fallback makes impossible.
+simulator the share of the latter is above 0.99 from the second step on, so here it is the load at step H. The code
+also forces a request after three failures, which its own fallback makes impossible.
 
 The code is given the true output lengths, or noisy ones. A policy has none: the expected remaining steps of BR-H
 (`equipoise.policies.brh`), learnt from the requests that have ended, take their place. ``horizon=0`` is the released
 variant without prediction. The code finds sums by a bit set over all candidates; here sets of two and more are sought
 among the oldest ten, single requests among all: a bit set over contexts of half a million tokens is no work for a
-router. A round costs O(running requests + ranks * H), a request O(ranks).
+router. Its cost is that of BR-H.
 """
 
 from __future__ import annotations
@@ -32,8 +32,16 @@ import numpy as np
 
 from equipoise._jit import jitable
 from equipoise.policies.api import STAY, Parameter, PolicySpec, fits, placement
-from equipoise.policies.foresight import finished, look_ahead, memory_size, note, start
-from equipoise.policies.overflow import Outlook, best_request, give, lightest_rank, one_at_a_time, worth
+from equipoise.policies.foresight import finished, look_ahead, memory_with_rows, note, start
+from equipoise.policies.overflow import (
+    Outlook,
+    best_request,
+    give,
+    least_room,
+    lightest_rank,
+    one_at_a_time,
+    worth,
+)
 from equipoise.types import Ints, Ranks, Requests
 
 HORIZON, DECAY, PENALTY = 0, 1, 2
@@ -120,12 +128,11 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
     horizon = int(params[HORIZON])
     outlook = look_ahead(ranks, memory, horizon, params[DECAY], params[PENALTY], 0)
     out[:] = STAY
-    passed_over = np.zeros(len(ranks.batch), np.int64)
-    one_at_a_time(outlook, ranks, requests, prices, passed_over, out)
+    one_at_a_time(outlook, ranks, requests, prices, out)
     oldest = np.empty(OLDEST, np.int64)
     members, sums = np.zeros(MOST_SLOTS + 1, np.int64), np.zeros(MOST_SLOTS + 1, np.int64)
     while True:
-        rank = lightest_rank(outlook, horizon, ranks, passed_over)
+        rank = lightest_rank(outlook, horizon, ranks, least_room(requests, out))
         if rank == STAY:
             break
         margin = least_margin(outlook, rank)
@@ -137,10 +144,7 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
                     give(outlook, rank, ranks, requests, oldest[j], prices, out)
             continue
         i = members[1] if size == 1 else best_request(outlook, rank, ranks, requests, out)
-        if i == STAY:
-            passed_over[rank] = 1
-        else:
-            give(outlook, rank, ranks, requests, i, prices, out)
+        give(outlook, rank, ranks, requests, i, prices, out)
     note(ranks, requests, memory, out)
 
 
@@ -150,12 +154,12 @@ SPEC = PolicySpec(
     summary="br0 with a fixed fine, foresight, and the best-filling set of requests where slots are scarce",
     source="code released with BF-IO (arXiv 2601.17855), github.com/Echoscd/Load-Balancing-Release",
     parameters=(
-        Parameter("horizon", 72, "H: steps looked ahead; 0: none", low=0, high=1000, integer=True),
+        Parameter("horizon", 72, "H: steps looked ahead; 0: none", low=0, high=255, integer=True),
         Parameter("decay", 0.86, "weight of a step relative to the one before", low=0.0, high=1.0),
         Parameter("penalty", 43.0, "fine for a token beyond the largest load", low=0.0, high=1e6),
     ),
     aliases=("bfio",),
-    memory_size=memory_size,
+    memory_size=lambda context: memory_with_rows(context, int(context.params["horizon"]) + 1),
     start=start,
     finished=finished,
 )

@@ -12,7 +12,8 @@ quantiles 1/5 ... 4/5 of the answer lengths, by the trapezoid rule. The least co
 S is the survival function of the last 1,024 answers; until one has ended, only the present counts. A placed request
 joins the expected loads with its own S(h). Readings where the text leaves room: the points, and that of equal costs
 (most ranks have none while the request fits below the largest load) the one with the fewest tokens wins: the authors
-found the same tie-break necessary for BR-0. A round costs O(running requests), a request O(ranks).
+found the same tie-break necessary for BR-0. A round costs
+O(requests running on the ranks that have stepped), a request O(ranks).
 """
 
 from __future__ import annotations
@@ -21,30 +22,38 @@ import numpy as np
 
 from equipoise._jit import jitable
 from equipoise.policies.api import NO_LIMIT, STAY, Parameter, PolicySpec, book, fits, placement
-from equipoise.policies.foresight import finished, history_of, memory_size, note, start
-from equipoise.policies.running import running_of, tick
-from equipoise.policies.survival import CELLS, cell_width, lengths_seen, survivors
-from equipoise.types import Floats, Floats2D, Ints, Memory, Ranks
+from equipoise.policies.foresight import (
+    ANEW,
+    finished,
+    history_of,
+    memory_with_rows,
+    note,
+    rows_of,
+    shown_of,
+    start,
+)
+from equipoise.policies.running import Running, running_of, tick
+from equipoise.policies.survival import CELLS, cell_width, lengths_known, renew, survivors
+from equipoise.types import Floats, Floats2D, Ints, Ranks
 
 POINTS = 0
 
 
 @jitable
 def quantile_points(lengths: Ints, points: int) -> Ints:
-    """Step 0 and the quantiles k / points of the lengths, k = 1 ...; step 0 alone where no length is known."""
-    if len(lengths) == 0:
-        return np.zeros(1, np.int64)
+    """Step 0 and the quantiles k / points of the lengths, k = 1 ...; step 0 again and again where none is known."""
     at = np.zeros(points, np.int64)
-    for k in range(1, points):
-        at[k] = lengths[k * len(lengths) // points]
+    if len(lengths) > 0:
+        for k in range(1, points):
+            at[k] = lengths[k * len(lengths) // points]
     return at
 
 
 @jitable
 def trapezoid(at: Ints) -> Floats:
-    """Weights of the trapezoid rule; a single point counts once."""
+    """Weights of the trapezoid rule; where all points are one, that one counts."""
     weight = np.zeros(len(at))
-    if len(at) == 1:
+    if at[-1] == 0:
         weight[0] = 1.0
     for k in range(len(at) - 1):
         weight[k] += (at[k + 1] - at[k]) / 2.0
@@ -53,42 +62,42 @@ def trapezoid(at: Ints) -> Floats:
 
 
 @jitable
-def expected_loads(ranks: Ranks, memory: Memory, lengths: Ints, at: Ints) -> Floats2D:
-    """float64[ranks, points]: tokens expected on each rank; what the policy did not place is taken to stay."""
-    table = running_of(memory.ints)
-    tick(table, ranks)
-    width = cell_width(lengths)
-    share = np.empty((len(at), CELLS))
-    for k in range(len(at)):
-        survivors(lengths, at[k], share[k])
-    load = np.empty((len(ranks.batch), len(at)))
-    for r in range(len(ranks.batch)):
-        others_tokens, others = ranks.context_tokens[r], ranks.batch[r] - table.entries[r]
-        for j in range(table.entries[r]):
-            others_tokens -= table.context[r, j] + max(table.clock[r] - table.start[r, j], 0)
+def expect(table: Running, r: int, ranks: Ranks, share: Floats2D, width: int, at: Ints, row: Floats) -> None:
+    """Make the row of a rank: tokens expected at each point. What the policy did not place is taken to stay."""
+    others_tokens, others = ranks.context_tokens[r], ranks.batch[r] - table.entries[r]
+    row[:] = 0.0
+    for j in range(table.entries[r]):
+        age = max(table.clock[r] - table.start[r, j], 0)
+        cell, tokens = min(age // width, CELLS - 1), table.context[r, j] + age
+        others_tokens -= tokens
         for k in range(len(at)):
-            load[r, k] = others_tokens + others * at[k]
-        for j in range(table.entries[r]):
-            age = max(table.clock[r] - table.start[r, j], 0)
-            cell = min(age // width, CELLS - 1)
-            for k in range(len(at)):
-                load[r, k] += share[k, cell] * (table.context[r, j] + age + at[k])
-    return load
+            row[k] += share[k, cell] * (tokens + at[k])
+    for k in range(len(at)):
+        row[k] += others_tokens + others * at[k]
 
 
 @placement
 def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-untyped-def]
     """See the module."""
-    lengths = lengths_seen(history_of(memory.ints))
+    n, table, history = len(ranks.batch), running_of(memory.ints), history_of(memory.ints)
+    shown, load = shown_of(memory.ints, n), rows_of(memory.floats, n, int(params[POINTS]))
+    tick(table, ranks)
+    if renew(history):
+        shown[:] = ANEW
+    lengths = lengths_known(history)
     at = quantile_points(lengths, int(params[POINTS]))
-    load = expected_loads(ranks, memory, lengths, at)
-    fresh = np.empty((len(at), CELLS))  # its first cell: age 0
-    alive, factor, envelope = np.empty(len(at)), trapezoid(at), np.zeros(len(at))
+    share, envelope, width = np.empty((len(at), CELLS)), np.zeros(len(at)), cell_width(lengths)
     for k in range(len(at)):
-        survivors(lengths, at[k], fresh[k])
-        alive[k] = fresh[k, 0]
-        for r in range(len(ranks.batch)):
+        survivors(lengths, at[k], share[k])
+    for r in range(n):
+        if shown[r] != ranks.context_tokens[r]:
+            expect(table, r, ranks, share, width, at, load[r])
+            shown[r] = ranks.context_tokens[r]
+        for k in range(len(at)):
             envelope[k] = max(envelope[k], load[r, k])
+    factor = trapezoid(at)  # times S(h), the share of fresh requests that live so long
+    for k in range(len(at)):
+        factor[k] *= share[k, 0]
     blocked = False
     for i in range(len(out)):
         tokens = requests.context_tokens[i]
@@ -100,7 +109,7 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
                 cost = 0.0
                 for k in range(len(at)):
                     beyond = tokens + at[k] - (envelope[k] - load[r, k])
-                    cost += factor[k] * alive[k] * max(beyond, 0.0)
+                    cost += factor[k] * max(beyond, 0.0)
                 if cost < least or (cost == least and ranks.context_tokens[r] < fewest):
                     best, least, fewest = r, cost, ranks.context_tokens[r]
         out[i] = best
@@ -109,7 +118,7 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
         else:
             book(ranks, best, requests, i, prices)
             for k in range(len(at)):
-                load[best, k] += alive[k] * (tokens + at[k])
+                load[best, k] += share[k, 0] * (tokens + at[k])
                 envelope[k] = max(envelope[k], load[best, k])
     note(ranks, requests, memory, out)
 
@@ -122,7 +131,7 @@ SPEC = PolicySpec(
     parameters=(
         Parameter("points", 5, "steps at which the loads are compared", low=1, high=64, integer=True),
     ),
-    memory_size=memory_size,
+    memory_size=lambda context: memory_with_rows(context, int(context.params["points"])),
     start=start,
     finished=finished,
 )

@@ -23,7 +23,17 @@ from equipoise._jit import jitable
 from equipoise.policies.api import NO_LIMIT, STAY, book, fits
 from equipoise.types import Floats, Floats2D, Ints, Prices, Ranks, Requests
 
-__all__ = ["AMPLE_SLOTS", "Outlook", "best_request", "give", "lightest_rank", "now", "one_at_a_time", "worth"]
+__all__ = [
+    "AMPLE_SLOTS",
+    "Outlook",
+    "best_request",
+    "give",
+    "least_room",
+    "lightest_rank",
+    "now",
+    "one_at_a_time",
+    "worth",
+]
 
 AMPLE_SLOTS = 7
 """Free slots of the pool beyond which they are ample: ``GREEDY_SLOT_THRESHOLD`` of the released BF-IO code."""
@@ -98,37 +108,41 @@ def free_slots(ranks: Ranks) -> int:
 
 
 @jitable
-def emptiest_rank(ranks: Ranks, passed_over: Ints) -> int:
-    """Most free slots, of equals the fewest tokens, among the ranks that are not passed over; -1: none."""
+def least_room(requests: Requests, out: Ints) -> int:
+    """The room that the smallest unplaced request takes; more than any rank has: all are placed."""
+    least = NO_LIMIT
+    for i in range(len(out)):
+        if out[i] == STAY:
+            least = min(least, requests.reserve_tokens[i])
+    return least
+
+
+@jitable
+def emptiest_rank(ranks: Ranks, reserve_tokens: int) -> int:
+    """Most free slots, of equals the fewest tokens, among the ranks with so much room; -1: none."""
     best, slots, tokens = STAY, 0, NO_LIMIT
     for r in range(len(ranks.batch)):
         s, c = ranks.free_slots[r], ranks.context_tokens[r]
-        if (s > slots or (s == slots and c < tokens)) and not passed_over[r] and ranks.free_tokens[r] >= 0:
+        if (s > slots or (s == slots and c < tokens)) and fits(ranks, r, reserve_tokens):
             best, slots, tokens = r, s, c
     return best
 
 
 @jitable
-def lightest_rank(outlook: Outlook, step: int, ranks: Ranks, passed_over: Ints) -> int:
-    """Least load at a step of the outlook, of equals the first, among the ranks that take requests; -1: none."""
+def lightest_rank(outlook: Outlook, step: int, ranks: Ranks, reserve_tokens: int) -> int:
+    """Least load at a step of the outlook, of equals the first, among the ranks with so much room; -1: none."""
     best, least = STAY, np.inf
     for r in range(len(ranks.batch)):
-        if outlook.load[r, step] < least and not passed_over[r] and ranks.free_tokens[r] >= 0:
+        if outlook.load[r, step] < least and fits(ranks, r, reserve_tokens):
             best, least = r, outlook.load[r, step]
     return best
 
 
 @jitable
-def one_at_a_time(
-    outlook: Outlook, ranks: Ranks, requests: Requests, prices: Prices, passed_over: Ints, out: Ints
-) -> None:
-    """The first stage; ranks that have room for none of the requests are passed over from then on."""
+def one_at_a_time(outlook: Outlook, ranks: Ranks, requests: Requests, prices: Prices, out: Ints) -> None:
+    """The first stage."""
     while free_slots(ranks) > AMPLE_SLOTS:
-        rank = emptiest_rank(ranks, passed_over)
+        rank = emptiest_rank(ranks, least_room(requests, out))
         if rank == STAY:
             return
-        i = best_request(outlook, rank, ranks, requests, out)
-        if i == STAY:
-            passed_over[rank] = 1
-        else:
-            give(outlook, rank, ranks, requests, i, prices, out)
+        give(outlook, rank, ranks, requests, best_request(outlook, rank, ranks, requests, out), prices, out)

@@ -1,9 +1,9 @@
 """How long answers are, learnt from those that have ended: the last 1,024 of them, nothing else.
 
-`learn` notes a length. `refresh` sorts them and tabulates by age, in 512 cells up to the longest, what a policy asks:
-how many steps a request that has run so long is still expected to run within a horizon, or how likely it is to be there
-some steps later. Ages are rounded down to a cell. Of a request older than any answer seen nothing is known, and as long
-as nothing has ended nothing is known of any: such requests are taken to stay.
+`learn` notes a length; `renew` sorts them whenever a 32nd more have ended. Tables by age, in 512 cells up to the
+longest, say how many steps a request that has run so long is still expected to run within a horizon, or how likely it
+is to be there some steps later. Ages are rounded down to a cell. Of a request older than any answer seen nothing is
+known, and as long as nothing has ended nothing is known of any: such requests are taken to stay.
 
 The predictor is the empirical one of BalanceRoute (arXiv 2605.06113) and of Fast-Phi; neither uses the prompt.
 """
@@ -15,11 +15,13 @@ import numpy as np
 from equipoise._jit import jitable
 from equipoise.types import Floats, Ints
 
-__all__ = ["CELLS", "SIZE", "cell_width", "learn", "lengths_seen", "survivors", "time_left"]
+__all__ = ["CELLS", "SIZE", "cell_width", "learn", "lengths_known", "renew", "survivors", "time_left"]
 
 WINDOW, CELLS = 1024, 512
-SEEN, RING = 0, 1
-SIZE = RING + WINDOW
+SEEN, KNOWN, RING = 0, 1, 2
+"""Positions: answers so far, answers when the sorted lengths were last renewed, lengths in order of arrival."""
+SORTED = RING + WINDOW
+SIZE = SORTED + WINDOW
 """How much of ``memory.ints`` it takes."""
 
 
@@ -31,9 +33,21 @@ def learn(history: Ints, output_tokens: int) -> None:
 
 
 @jitable
-def lengths_seen(history: Ints) -> Ints:
-    """The lengths that are remembered, ascending."""
-    return np.sort(history[RING : RING + min(history[SEEN], WINDOW)])
+def renew(history: Ints) -> bool:
+    """Sort what has been learnt, if by now it is a 32nd more than when that was last done; whether it was done."""
+    known = min(history[KNOWN], WINDOW)
+    if history[SEEN] - history[KNOWN] < 1 + known // 32:
+        return False
+    history[KNOWN] = history[SEEN]
+    known = min(history[KNOWN], WINDOW)
+    history[SORTED : SORTED + known] = np.sort(history[RING : RING + known])
+    return True
+
+
+@jitable
+def lengths_known(history: Ints) -> Ints:
+    """The lengths, ascending, as they were when they were last renewed."""
+    return history[SORTED : SORTED + min(history[KNOWN], WINDOW)]
 
 
 @jitable

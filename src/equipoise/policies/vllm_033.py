@@ -39,8 +39,8 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
     for i in range(len(out)):
         best, least = STAY, np.inf
         if not blocked:
-            for k in range(n):
-                r = (memory.ints[START] + k) % n
+            for k in range(memory.ints[START], memory.ints[START] + n):
+                r = k if k < n else k - n
                 score = ranks.batch[r] + waiting[r] * penalty[r]
                 if score < least and fits(ranks, r, requests.reserve_tokens[i]):
                     best, least = r, score

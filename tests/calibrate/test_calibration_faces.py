@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from equipoise.calibrate import FitResult, StepRecords, fit, plant
 from equipoise.calibrate.calibration import complete, summarize
 from equipoise.calibrate.groups import select, told_apart, words
+from equipoise.calibrate.identify import Unidentified
 from equipoise.calibrate.knobs import BATCHES, GRID, TABLE_BATCH, best_z, knobs, usual_batch
 from equipoise.calibrate.unlogged import lacks_contexts, refuse_partial, say_unlogged, without_contexts
-from equipoise.calibrate.words import quantity, share, span, tokens
+from equipoise.calibrate.words import no_rate, quantity, share, span, tokens
 from equipoise.cost import StepCost, Term, from_toml
 from equipoise.cost.files import to_toml
 from equipoise.errors import CalibrationError, InputError
@@ -114,7 +115,12 @@ def test_partial_data_are_refused_with_the_probe() -> None:
         CalibrationError, match=r"what a request costs cannot be told: the batch .* is 8 .*--partial"
     ):
         refuse_partial(fit(grid((8,), lengths)))
-    refuse_partial(fit(grid((1, 2, 4, 8, 16), lengths)))
+    whole = fit(grid((1, 2, 4, 8, 16), lengths))
+    refuse_partial(whole)
+    weak = tuple(
+        Unidentified(n, "between 0 and 9 us", "run more") for n in whole.coefficients if n != "constant"
+    )
+    refuse_partial(replace(whole, unidentified=weak))  # known badly is not unknown
 
 
 def test_unlogged_contexts() -> None:
@@ -127,6 +133,15 @@ def test_unlogged_contexts() -> None:
     assert "not logged" in missing.reason
     assert all("context" not in name for name in result.heldout_mape_by_regime)
     assert result.cost.metadata["fit"]["unidentified"][0]["reason"] == missing.reason
+
+
+def test_free_context_is_not_unknown_context() -> None:
+    B, L = (v.ravel() for v in np.meshgrid((1, 2, 4, 8, 16), (1000, 4000, 16_000)))
+    us = 100 + 2.0 * B - 1e-6 * B * L  # a price is never negative
+    free = fit(StepRecords.build({"batch": B, "context_tokens": B * L, "time_s": us / 1e6}))
+    assert "costs nothing" in no_rate(free)
+    assert "cannot weigh" in no_rate(fit(grid((8,), tuple(1000 * i for i in range(1, 12)))))
+    assert no_rate(fitted()) == ""
 
 
 def parts(*labels: dict[str, str]) -> list[StepRecords]:

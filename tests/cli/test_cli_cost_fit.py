@@ -303,7 +303,7 @@ def test_contexts_that_nobody_logged(capsys: pytest.CaptureFixture[str], tmp_pat
     assert code == 0
     assert "1 * max(1000 * B)" in out
     assert "context lengths are not logged" in out
-    assert "cannot be weighed against context" in out
+    assert "these data cannot weigh a request against context" in out
     code, out, _ = run(capsys, str(path), "--without-context", "--json")
     values = json.loads(out)
     pytest.importorskip("jsonschema").validate(values, schema())

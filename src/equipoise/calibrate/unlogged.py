@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +51,7 @@ def refuse_partial(result: FitResult) -> None:
     """
     fitted = [name for name in result.coefficients if name != CONSTANT]
     untold = {u.coefficient: u for u in result.unidentified}
-    nothing = all(name in untold for name in fitted)
+    nothing = math.isnan(result.exchange_rate.value) and all(name in untold for name in fitted)
     request = any(".per_request" in name or ".batch_rise" in name for name in fitted)
     context = any(name.endswith(".per_100k_context") for name in fitted)
     if request and context and not nothing:

@@ -6,7 +6,7 @@ import math
 
 from equipoise.calibrate.result import FitResult
 
-__all__ = ["coverage_words", "quantity", "share", "span", "tokens"]
+__all__ = ["coverage_words", "no_rate", "quantity", "share", "span", "tokens"]
 
 MISSING = "n/a"
 
@@ -39,6 +39,16 @@ def tokens(count: float) -> str:
     if count >= 1e6:
         return f"{count / 1e6:.3g}M"
     return f"{count / 1e3:.3g}k" if count >= 1e3 else f"{count:.0f}"
+
+
+def no_rate(result: FitResult) -> str:
+    """Why a request cannot be said in context tokens; empty where it can."""
+    if math.isfinite(result.exchange_rate.value):
+        return ""
+    fitted = [name for name in result.coefficients if name.endswith(".per_100k_context")]
+    if fitted and not any(result.coefficients[name] for name in fitted):
+        return "context costs nothing that these data show"
+    return "these data cannot weigh a request against context"
 
 
 def coverage_words(result: FitResult) -> list[str]:

@@ -15,10 +15,13 @@ from equipoise.calibrate.calibration import Calibration
 from equipoise.calibrate.groups import told_apart, words
 from equipoise.calibrate.knobs import BestZ
 from equipoise.calibrate.result import FitResult, ValueInterval
-from equipoise.calibrate.words import coverage_words, quantity, share, span
+from equipoise.calibrate.words import coverage_words, no_rate, quantity, share, span
 from equipoise.cli.cost_tables import plain_table, print_formula, print_list, print_prefill
 
 __all__ = ["print_fit", "print_fits", "print_groups"]
+
+PRICES_WIDTH = 50
+"""Columns that five numbers a group take; where a name does not fit beside them, the prices are left to --json."""
 
 
 def print_fit(one: Calibration, console: Console) -> None:
@@ -40,21 +43,18 @@ def print_fits(found: Sequence[Calibration], console: Console) -> None:
     common, own = told_apart([f.result.group for f in found])
     console.print(Text(f"{len(found)} groups: {words(common)}", "bold"))
     console.print()
+    names = [words(labels) for labels in own]
+    prices = max(map(len, names)) + PRICES_WIDTH <= console.width
+    titles = ["fixed, us", "us a\nrequest", "us a\n100k"] if prices else []
     table = plain_table()
     table.add_column("group", overflow="fold")
-    for title in ("fixed, us", "us a\nrequest", "us a\n100k", "a request\nin tokens", "held-out\nerror, %"):
+    for title in (*titles, "a request\nin tokens", "held-out\nerror, %"):
         table.add_column(title, justify="right", no_wrap=True)
-    for one, labels in zip(found, own, strict=True):
+    for one, name in zip(found, names, strict=True):
         result = one.result
-        fixed, request, context = _totals(result)
-        table.add_row(
-            words(labels),
-            quantity(fixed),
-            quantity(request),
-            quantity(context),
-            quantity(result.exchange_rate.value),
-            f"{100 * result.heldout_mape:.1f}",
-        )
+        shown = [quantity(v) for v in _totals(result)] if prices else []
+        rate, error = quantity(result.exchange_rate.value), f"{100 * result.heldout_mape:.1f}"
+        table.add_row(name, *shown, rate, error)
     console.print(table)
     console.print()
     errors = sorted(f.result.heldout_mape for f in found)
@@ -102,7 +102,7 @@ def _facts(one: Calibration, console: Console) -> None:
     table.add_column(no_wrap=True)
     table.add_column()
     rate, fixed = result.exchange_rate, result.fixed_share
-    table.add_row("One request", _rate(rate))
+    table.add_row("One request", no_rate(result) or _rate(rate))
     table.add_row("Fixed share", f"{share(fixed.value)} of a mean step{_within(fixed, share)}")
     table.add_row("Held-out error", f"{share(result.heldout_mape)}; left out: {result.heldout_regions}")
     for name, error in result.heldout_mape_by_regime.items():
@@ -123,8 +123,6 @@ def _facts(one: Calibration, console: Console) -> None:
 
 
 def _rate(rate: ValueInterval) -> str:
-    if math.isnan(rate.value):
-        return "cannot be weighed against context by these data"
     return f"costs as much as {quantity(rate.value)} context tokens{_within(rate, quantity)}"
 
 
@@ -172,8 +170,9 @@ def _prefill(one: Calibration, console: Console) -> None:
 def _knobs(one: Calibration, console: Console) -> None:
     knobs = one.knobs
     console.print(Text("Knobs that follow", "bold"))
-    if math.isnan(knobs.request_equivalent_tokens.value):
-        console.print("  none: a request cannot be weighed against context by these data")
+    missing = no_rate(one.result)
+    if missing:
+        console.print(f"  none: {missing}")
     else:
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)

@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.calibrate.calibration import Calibration
 from equipoise.calibrate.groups import words
 from equipoise.calibrate.result import FitResult, ValueInterval
-from equipoise.calibrate.words import coverage_words, quantity, share, span
+from equipoise.calibrate.words import coverage_words, no_rate, quantity, share, span
 from equipoise.cost.files import to_toml
 from equipoise.cost.summary import barriers
 from equipoise.report import fit_figures as figures
@@ -109,13 +109,13 @@ def _subtitle(result: FitResult) -> str:
 
 def _cards(result: FitResult) -> list[dict[str, Any]]:
     rate, fixed = result.exchange_rate, result.fixed_share
-    known = math.isfinite(rate.value)
+    known = not no_rate(result)
     return [
         {
             "key": "one request costs as much as",
             "number": quantity(rate.value) if known else "unknown",
             "unit": "context tokens" if known else "",
-            "notes": [_range(rate, quantity)] if known else ["these data cannot weigh the two"],
+            "notes": [_range(rate, quantity)] if known else [no_rate(result)],
         },
         {
             "key": "held-out error",
@@ -196,14 +196,15 @@ def _extrapolation(result: FitResult) -> dict[str, Any] | None:
 
 
 def _knob_words(one: Calibration) -> str:
-    if math.isnan(one.knobs.request_equivalent_tokens.value):
-        return "None: a request cannot be weighed against context by these data."
+    missing = no_rate(one.result)
+    if missing:
+        return f"None: {missing}."
     return "Settings of balancers in use that weigh requests and tokens as this cost does."
 
 
 def _knobs(one: Calibration) -> dict[str, Any] | None:
     found = one.knobs
-    if math.isnan(found.request_equivalent_tokens.value):
+    if no_rate(one.result):
         return None
     x, w = found.request_equivalent_tokens, found.decode_active_request_weight
     rows = [

@@ -166,11 +166,10 @@ def _coefficients(result: FitResult, board: Board) -> list[dict[str, Any]]:
 
 def _interval_words(result: FitResult) -> str:
     boot = result.bootstrap
-    units = (
-        f"{boot['blocks']:g} load regions"
-        if boot["units"] == "regions"
-        else f"blocks of {boot['block_steps']} steps"
-    )
+    length = boot["block_steps"]
+    units = "single steps" if length == 1 else f"blocks of {length} steps"
+    if boot["units"] == "regions":
+        units = f"{boot['blocks']:g} load regions"
     return (
         f"The intervals hold for all coefficients at once (95 %); they come from resampling {units}. The error is that "
         f"of fits that have not seen the region they predict: {share(result.heldout_mape)}, against "

@@ -67,7 +67,8 @@ wheel-test: wheel  ## install the wheel into an environment of its own and run t
 bench: $(VENV)/.dev  ## the speed bars of the README
 	@$(BIN)/python bench/run.py
 
-acceptance: $(VENV)/.dev  ## the slow proofs: the article reproduced on real traces
+acceptance: $(VENV)/.dev  ## the slow proofs: planted costs recovered, measured tables fitted, the article reproduced on real traces
+	@$(BIN)/python scripts/calibration_proofs.py acceptance
 	@$(BIN)/python scripts/reproduction.py
 
 clean:  ## forget everything that was built

@@ -64,11 +64,41 @@ def test_the_resolved_configuration_is_complete(capsys: pytest.CaptureFixture[st
     run(capsys, "compare", *FAST, *POLICIES, "--output-dir", str(tmp_path / "o"), "--no-report")
     config = tomllib.loads((tmp_path / "o" / "config.resolved.toml").read_text())
     assert config["concurrency"] == 16
-    assert config["policies"][1] == {"name": "dualpath", "z": 1.2, "average": "projected"}
+    assert config["policies"][1] == {
+        "name": "dualpath",
+        "z": 1.2,
+        "average": "projected",
+        "text": "dualpath,z=1.2,average=projected",
+    }
+    assert config["information"]["knows"] == "exact"
     assert config["costs"][0]["terms"][1]["per_100k_context"] == 1.30219
 
 
+def test_what_routers_know_is_said_and_changes_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--knows", "erased", "--replicas", "2", "--report-period-steps", "8", "--report-delay-ms", "1"]
+    plain = json.loads(run(capsys, "compare", *FAST, *POLICIES, "--json")[1])
+    late = json.loads(run(capsys, "compare", *FAST, *POLICIES, *options, "--json")[1])
+    told = {"knows": "erased", "replicas": 2, "period_steps": 8, "delay_steps": 0, "delay_s": 0.001}
+    assert {json.dumps(c["information"]) for c in late["cells"]} == {json.dumps(told)}
+    assert {c["information"] for c in plain["cells"]} == {None}
+    assert late["cells"][1]["excess"]["mean"] > plain["cells"][1]["excess"]["mean"]
+    _, out, _ = run(capsys, "compare", *FAST, *POLICIES, *options)
+    assert "2 replicas, reports alone, reports every 8 steps, 1 ms late" in " ".join(out.split())
+
+
+def test_a_sweep_resumes_from_its_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = [*FAST, *POLICIES, "--checkpoint-dir", str(tmp_path / "kept")]
+    first, again = (run(capsys, "compare", *options) for _ in range(2))
+    assert first == again
+    assert len(list((tmp_path / "kept").glob("*.json"))) == 8
+
+
 BAD = [
+    (["--knows", "all"], "knows"),
+    (["--replicas", "0"], "replicas = 0"),
+    (["--report-delay-ms", "nan"], "delay_s = nan"),
+    (["--runner", "ray"], "--ray-address"),
+    (["--ray-address", "h:1"], "add --runner ray"),
     (["--trace", "no/such/file.csv"], "no/such/file.csv"),
     (["--trace", "chat-shrt"], "chat-short"),
     (["--policy", "dualpth"], "did you mean 'dualpath'"),

@@ -41,6 +41,11 @@ def compare(
     growth_reserve_tokens: Whole = 0,
     groups: Many = ("1",),
     group_policy: Many = ("least_batch",),
+    knows: Literal["exact", "ledger", "acknowledged", "erased"] = "exact",
+    replicas: Whole = 1,
+    report_period_steps: Whole = 1,
+    report_delay_steps: Whole = 0,
+    report_delay_ms: float = 0.0,
     seeds: Whole = 5,
     seed: Whole = 0,
     baseline: str | None = None,
@@ -92,6 +97,17 @@ def compare(
         Cut the instances into so many groups; several values, such as 1,2,4,10, are compared.
     group_policy
         How a group is chosen: least_batch, least_tokens or both.
+    knows
+        What a router knows of the ranks: exact, the true state; ledger, its own requests exactly and the rest by
+        reports; acknowledged, reports and its own dispatches they have not seen; erased, reports that overwrite it.
+    replicas
+        Routers that place requests side by side, each with a picture of its own.
+    report_period_steps
+        Steps from one report of an instance to the next.
+    report_delay_steps
+        Steps of the instance until a report comes in.
+    report_delay_ms
+        Milliseconds until it comes in, on top.
     seeds
         Runs a cell, each with other requests; all policies see the same ones.
     seed
@@ -119,7 +135,7 @@ def compare(
         check_folder(output_dir)
     from equipoise import study
     from equipoise.policies import parse
-    from equipoise.replay import Pool
+    from equipoise.replay import Information, Pool
     from equipoise.study import ComparePlan
 
     plan = ComparePlan(
@@ -136,6 +152,9 @@ def compare(
         first_seed=seed,
         rate_scale=rate_scale,
         warmup_turnovers=warmup_turnovers,
+        information=Information(
+            knows, replicas, report_period_steps, report_delay_steps, report_delay_ms / 1000
+        ),
         baseline=baseline,
     )
     if mode == "timed" and concurrency is not None:

@@ -132,7 +132,7 @@ SIGNATURE = types.void(
 )
 
 
-def _kernel(informed):  # type: ignore[no-untyped-def]
+def _kernel(informed: bool) -> Any:
     """Make the kernel: with views that may differ from the truth, or without, as a constant it is compiled for."""
 
     def run(  # type: ignore[no-untyped-def]

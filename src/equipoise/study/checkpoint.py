@@ -116,6 +116,7 @@ def _description(batch: Batch, job: Job) -> dict[str, Any]:
         "cost": to_dict(setting.cost),
         "pool": asdict(setting.pool),
         "group_policy": setting.group_policy,
+        "information": asdict(setting.information),
         "concurrency": setting.concurrency,
         "rate_scale": job.rate_scale,
         "warmup_turnovers": job.warmup_turnovers,

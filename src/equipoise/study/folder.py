@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ def resolved_config(plan: ComparePlan) -> dict[str, Any]:
         "warmup_turnovers": plan.warmup_turnovers,
         "groups": list(plan.groups),
         "group_policies": list(plan.group_policies),
+        "information": asdict(plan.information),
         "baseline": plan.baseline_policy().label,
         "pool": {k: v for k, v in pool.items() if v is not None},
         "policies": [_plain_policy(p) for p in plan.policies],

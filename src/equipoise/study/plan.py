@@ -9,7 +9,7 @@ from typing import Literal
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
 from equipoise.policies import Policy, parse
-from equipoise.replay import Pool
+from equipoise.replay import Information, Pool
 from equipoise.replay.engine import DEFAULT_BATCH, Mode
 
 __all__ = ["ARTICLE_POLICIES", "ComparePlan", "Setting", "default_policies"]
@@ -42,6 +42,8 @@ class Setting:
     group_policy: GroupPolicy
     concurrency: int | None
     """Requests in the pool; None in ``timed`` mode where the arrivals are taken as they come."""
+    information: Information = field(default_factory=Information)
+    """Router replicas and what they know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class ComparePlan:
     first_seed : int
     rate_scale : float
         ``timed``: arrivals come this many times as fast.
+    information : Information
+        Router replicas and what they know of the ranks; one that knows all by default.
     baseline : str, optional
         Label or name of the policy the others are compared with; the first one by default.
     """
@@ -86,6 +90,7 @@ class ComparePlan:
     first_seed: int = 0
     rate_scale: float = 1.0
     warmup_turnovers: float = 1.0
+    information: Information = field(default_factory=Information)
     baseline: str | None = None
 
     def __post_init__(self) -> None:
@@ -152,7 +157,15 @@ class ComparePlan:
                 for groups in self.groups:
                     for group_policy in self.group_policies if groups > 1 else self.group_policies[:1]:
                         found.append(
-                            Setting(trace, cost, self.mode, self._pool(groups), group_policy, concurrency)
+                            Setting(
+                                trace,
+                                cost,
+                                self.mode,
+                                self._pool(groups),
+                                group_policy,
+                                concurrency,
+                                self.information,
+                            )
                         )
         return found
 

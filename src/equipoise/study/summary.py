@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
@@ -67,6 +68,7 @@ def _setting(setting: Setting) -> dict[str, Any]:
         "groups": pool.groups,
         "group_policy": setting.group_policy if pool.groups > 1 else None,
         "concurrency": setting.concurrency,
+        "information": None if setting.information.plain else asdict(setting.information),
     }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from equipoise.replay import Information
 from equipoise.study.compare import Cell, Comparison, Difference
 from equipoise.study.plan import Setting
 
-__all__ = ["difference_words", "setting_words", "verdicts"]
+__all__ = ["difference_words", "information_words", "setting_words", "verdicts"]
 
 
 def difference_words(difference: Difference) -> str:
@@ -35,7 +36,25 @@ def setting_words(setting: Setting) -> str:
         parts.append("timed")
     if pool.groups > 1:
         parts.append(f"{pool.groups} groups by {setting.group_policy}")
+    if not setting.information.plain:
+        parts.append(information_words(setting.information))
     return ", ".join(parts)
+
+
+def information_words(information: Information) -> str:
+    """Who decides, and on what, in a few words."""
+    i = information
+    who = f"{i.replicas} replicas" if i.replicas > 1 else "one router"
+    if i.knows == "exact":
+        return f"{who} on the true state"
+    late = [f"{i.delay_steps} steps"] * (i.delay_steps > 0) + [f"{1000 * i.delay_s:g} ms"] * (i.delay_s > 0)
+    every = "every step" if i.period_steps == 1 else f"every {i.period_steps} steps"
+    how = {
+        "ledger": "own requests exactly",
+        "acknowledged": "acknowledged dispatches",
+        "erased": "reports alone",
+    }
+    return f"{who}, {how[i.knows]}, reports {every}{', ' + ' and '.join(late) + ' late' if late else ''}"
 
 
 def verdicts(comparison: Comparison) -> list[str]:

@@ -180,6 +180,12 @@ def test_sbs_guards_a_rank_with_few_but_long_requests():
     assert answer("iqr_lex,k=1000", make_round(running, [20], COST)).chosen == [4]
 
 
+def test_sbs_masks_what_is_above_the_fence_only():
+    """Four of five ranks hold the same: the fence is what they hold, and they stay in the running."""
+    running = [[10], [10], [10], [10], [3, 3, 3]]
+    assert answer("iqr_lex", make_round(running, [20], COST)).chosen == [0]
+
+
 @exactly
 @given(rounds(max_requests=12), st.integers(1, 5))
 def test_trtllm_admission_pair_by_pair(case, look_ahead):

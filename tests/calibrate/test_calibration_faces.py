@@ -16,8 +16,8 @@ from equipoise.calibrate.calibration import complete, summarize
 from equipoise.calibrate.groups import select, told_apart, words
 from equipoise.calibrate.identify import Unidentified
 from equipoise.calibrate.knobs import BATCHES, GRID, TABLE_BATCH, best_z, knobs, usual_batch
-from equipoise.calibrate.unlogged import lacks_contexts, refuse_partial, say_unlogged, without_contexts
-from equipoise.calibrate.words import no_rate, quantity, share, span, tokens
+from equipoise.calibrate.partial import refuse_partial
+from equipoise.calibrate.words import coverage_words, no_rate, quantity, share, span, tokens
 from equipoise.cost import StepCost, Term, from_toml
 from equipoise.cost.files import to_toml
 from equipoise.errors import CalibrationError, InputError
@@ -125,14 +125,30 @@ def test_partial_data_are_refused_with_the_probe() -> None:
 
 def test_unlogged_contexts() -> None:
     records = grid((1, 2, 4, 8, 16, 32), (1000, 2000))
-    assert not lacks_contexts(records)
     unlogged = replace(records, context_tokens=np.full(len(records), -1))
-    assert lacks_contexts(unlogged)
-    result = say_unlogged(fit(without_contexts(unlogged)))
+    assert fit(records).contexts_are_logged
+    result = fit(unlogged)
+    assert not result.contexts_are_logged
+    assert result.lost == ("context",)
+    assert result.exchange_rate_is == "unknown"
     (missing,) = result.unidentified
     assert "not logged" in missing.reason
     assert all("context" not in name for name in result.heldout_mape_by_regime)
     assert result.cost.metadata["fit"]["unidentified"][0]["reason"] == missing.reason
+    assert "not logged" in coverage_words(result)[0]
+    refuse_partial(result)  # who reads such a log has said that he knows
+    with pytest.raises(CalibrationError, match="min_context = 10, but no row"):
+        fit(unlogged, min_context=10)
+
+
+def test_one_load_is_refused_with_the_probe() -> None:
+    one = grid((8,) * 20, (1000,))
+    with pytest.raises(
+        CalibrationError, match=r"one load only.*mean step time.*run batch 8 .* run batch 2 and"
+    ):
+        fit(one)
+    with pytest.raises(CalibrationError, match="one load only"):
+        fit(replace(one, context_tokens=np.full(len(one), -1)))
 
 
 def test_free_context_is_not_unknown_context() -> None:
@@ -140,6 +156,11 @@ def test_free_context_is_not_unknown_context() -> None:
     us = 100 + 2.0 * B - 1e-6 * B * L  # a price is never negative
     free = fit(StepRecords.build({"batch": B, "context_tokens": B * L, "time_s": us / 1e6}))
     assert "costs nothing" in no_rate(free)
+    assert free.exchange_rate_is == "infinite"
+    assert free.exchange_rate.value == math.inf == free.cost.request_in_context_tokens
+    assert free.exchange_rate.low > 0
+    assert free.to_dict()["request_in_context_tokens"] == {"value": None, "low": None, "high": None}
+    assert free.to_dict()["request_in_context_tokens_is"] == "infinite"
     assert "cannot weigh" in no_rate(fit(grid((8,), tuple(1000 * i for i in range(1, 12)))))
     assert no_rate(fitted()) == ""
 

@@ -139,7 +139,10 @@ def test_nothing_left_says_where_it_went_and_what_to_do() -> None:
     with pytest.raises(
         CalibrationError, match=r"a.log:1: has no decode step .*20 rows: context .*log the sum"
     ):
-        clean(log(context_tokens=-1))
+        clean(log(context_tokens=np.tile([-1, 5000], 10)))
+    assert (
+        len(clean(log(context_tokens=-1)).samples) == 10
+    )  # none is logged at all: the batch still has a price
     with pytest.raises(CalibrationError, match="holds no step"):
         clean(log().select(np.zeros(20, dtype=bool)))
 

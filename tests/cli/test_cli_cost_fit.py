@@ -227,7 +227,7 @@ def bad_files(folder: Path, log: Path) -> dict[str, tuple[str, str]]:
         "no context": ("nocontext.csv", "without context lengths"),
         "all dropped": ("negative.csv", "40 dropped: negative time"),
         "one batch": ("one_batch.csv", "what a request costs cannot be told"),
-        "one load": ("one_load.csv", "what a request costs cannot be told"),
+        "one load": ("one_load.csv", "holds one load only"),
         "too few": ("few.csv", "a fit needs"),
         "bytes": ("bytes.bin", "no known step-log format"),
     }

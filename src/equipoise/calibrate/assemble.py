@@ -12,6 +12,7 @@ from equipoise.calibrate.bottleneck import BottleneckFit, Problem
 from equipoise.calibrate.choose import Choice
 from equipoise.calibrate.clean import Cleaned, merged
 from equipoise.calibrate.covered import coverage
+from equipoise.calibrate.exchange import exchange_rate
 from equipoise.calibrate.holdout import extrapolation, held_out_errors, mape_by_regime
 from equipoise.calibrate.identify import Unidentified, typical_loads, weak
 from equipoise.calibrate.records import Drop, StepRecords
@@ -19,7 +20,6 @@ from equipoise.calibrate.regions import load_regions, weighted_mean
 from equipoise.calibrate.result import Convergence, FitResult, Points, ValueInterval
 from equipoise.calibrate.robust import Loss
 from equipoise.calibrate.samples import Samples
-from equipoise.calibrate.shapes import PER_UNIT, Form
 from equipoise.types import Floats
 
 __all__ = ["Evidence", "Found", "assemble"]
@@ -28,14 +28,28 @@ HOLD_OUT_STEPS: Final = 20_000
 """Steps a hold-out looks at."""
 PLOT_POINTS: Final = 4000
 
+UNLOGGED: Final = "context lengths are not logged; what they cost is part of the other prices"
+UNLOGGED_PROBE: Final = "log the sum of context lengths of every rank (ForwardPassMetrics has it)"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """The fit on all steps, with the columns that the data can tell."""
+    """The fit on all steps, with the columns that the data can tell.
+
+    Parameters
+    ----------
+    problem : Problem
+    fit : BottleneckFit
+    gone : tuple of Unidentified
+        The others.
+    lost : tuple of str
+        Which of the prices of a request and of context went with them.
+    """
 
     problem: Problem
     fit: BottleneckFit
     gone: tuple[Unidentified, ...]
+    lost: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,35 +81,30 @@ def assemble(at: Evidence, name: str, seed: int) -> FitResult:
     samples, found, errors = at.samples, at.found, at.errors
     form, theta = found.problem.form, found.fit.coefficients
     low, high = errors.simultaneous(theta)
-    extra = _extra_queries(samples)
+    extra = samples.extra_a_request
     thin = samples.thin(HOLD_OUT_STEPS)
     regions = load_regions(thin)
     held_out = held_out_errors(thin, form, regions, theta, loss=at.loss)
     beyond = extrapolation(samples.thin(HOLD_OUT_STEPS), at.cleaned.outside, form, theta, loss=at.loss)
-    mean_time = float(np.average(samples.time_us, weights=samples.weight))
     cost = form.cost(theta, name, extra_queries_per_request=extra, source=_source(at), barrier=at.barrier)
-    context_unknown = any(u.coefficient.endswith(("per_request", "per_100k_context")) for u in found.gone)
-    rates = np.array([exchange_rate(form, r, extra) for r in errors.replicates])
-    rate = exchange_rate(form, theta, extra)
-    if context_unknown:
-        rate, rates = float("nan"), np.full(len(rates), np.nan)
-    weakly = weak(samples, form, theta, low, high, typical_loads(found.problem, found.fit.row))
+    regimes = mape_by_regime(thin, held_out)
+    if not at.cleaned.contexts_are_logged:
+        regimes = {name.partition(", context")[0]: error for name, error in regimes.items()}
+    typical = typical_loads(found.problem, found.fit.row)
+    weakly = weak(samples, form, theta, low, high, typical)
     drops = merged((*at.cleaned.dropped, *((at.pauses,) if at.pauses else ())))
     result = FitResult(
         cost=cost,
         intervals={n: (float(a), float(b)) for n, a, b in zip(form.names, low, high, strict=True)},
         coefficients={n: float(v) for n, v in zip(form.names, theta, strict=True)},
         heldout_mape=weighted_mean(held_out, thin.weight),
-        heldout_mape_by_regime=mape_by_regime(thin, held_out),
+        heldout_mape_by_regime=regimes,
         heldout_regions=regions.describe(),
         in_sample_mape=float(
             np.average(np.abs(found.fit.predicted / samples.time_us - 1), weights=samples.weight)
         ),
-        exchange_rate=ValueInterval(rate, *errors.pointwise(rates, rate)),
-        fixed_share=ValueInterval(
-            float(theta[0]) / mean_time,
-            *errors.pointwise(errors.replicates[:, 0] / mean_time, float(theta[0]) / mean_time),
-        ),
+        exchange_rate=_rate(found, errors, extra),
+        fixed_share=_fixed_share(theta, errors, typical),
         rows=samples.rows,
         steps=len(samples),
         ranks=int(np.diff(samples.starts).max()),
@@ -117,7 +126,9 @@ def assemble(at: Evidence, name: str, seed: int) -> FitResult:
         candidates=at.choice.candidates,
         coverage=coverage(samples, found.fit.row),
         extrapolation=beyond,
-        unidentified=(*found.gone, *weakly),
+        unidentified=tuple(_reason(u, at.cleaned) for u in (*found.gone, *weakly)),
+        lost=found.lost,
+        contexts_are_logged=at.cleaned.contexts_are_logged,
         levels=_levels(at, regions.kind, bool(beyond)),
         points=_points(samples, found.fit),
         group={k: v for k, v in at.records.labels.items() if v is not None},
@@ -129,25 +140,27 @@ def assemble(at: Evidence, name: str, seed: int) -> FitResult:
     return result.with_metadata()
 
 
-def exchange_rate(form: Form, theta: Floats, extra_queries_per_request: float) -> float:
-    """Context tokens that cost as much as one more request; NaN where context costs nothing.
-
-    As `StepCost.request_in_context_tokens`; the request is one past every saturation length.
-    """
-    request = context = 0.0
-    for i, term in enumerate(form.terms):
-        batch, per_context, saturated, query = form.parts(theta, i)
-        request += term.batch.slope(batch) + query * extra_queries_per_request
-        request += saturated * term.saturation_tokens / PER_UNIT
-        context += per_context
-    return request / context * PER_UNIT if context > 0 else float("nan")
+def _rate(found: Found, errors: Bootstrap, extra: float) -> ValueInterval:
+    if found.lost:
+        return ValueInterval(float("nan"), float("nan"), float("nan"))
+    form = found.problem.form
+    rate = exchange_rate(form, found.fit.coefficients, extra)
+    rates = np.array([exchange_rate(form, r, extra) for r in errors.replicates])
+    return ValueInterval(rate, *errors.pointwise_ratio(rates, rate))
 
 
-def _extra_queries(samples: Samples) -> float:
-    """Verified tokens beyond one a request, per request, over all busy ranks."""
-    if not len(samples.extra_queries):
-        return 0.0
-    return float(samples.extra_queries.sum() / max(samples.batch.sum(), 1))
+def _fixed_share(theta: Floats, errors: Bootstrap, typical: Floats) -> ValueInterval:
+    """Constant over the mean predicted step: stalls that the robust loss passes over are no part of a step's price."""
+    share = float(theta[0] / max(theta @ typical, 1e-300))
+    shares = errors.replicates[:, 0] / np.maximum(errors.replicates @ typical, 1e-300)
+    return ValueInterval(share, *errors.pointwise(shares, share))
+
+
+def _reason(one: Unidentified, cleaned: Cleaned) -> Unidentified:
+    """The true reason why context has no price, where contexts are not logged."""
+    if cleaned.contexts_are_logged or not one.coefficient.endswith("per_100k_context"):
+        return one
+    return Unidentified(one.coefficient, UNLOGGED, UNLOGGED_PROBE)
 
 
 def _levels(at: Evidence, kind: str, beyond: bool) -> tuple[str, ...]:

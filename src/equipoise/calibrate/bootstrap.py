@@ -79,6 +79,22 @@ class Bootstrap:
         low, high = self._interval(known, np.float64(estimate), _student(self.blocks, 1))
         return float(low), float(high)
 
+    def pointwise_ratio(self, values: Floats, estimate: float) -> tuple[float, float]:
+        """95 % interval of a ratio whose divisor may be 0 in a replicate: the ratio is inf there, and may end there.
+
+        Where the estimate itself is inf, the interval is that of the reciprocal, turned over.
+        """
+        if np.isnan(estimate):
+            return float("nan"), float("nan")
+        values = values[~np.isnan(values)]
+        if np.isinf(estimate):
+            with np.errstate(divide="ignore"):
+                _, high = self.pointwise(1 / values, 0.0)
+            return (1 / high if high > 0 else float("inf")), float("inf")
+        low, high = self.pointwise(values, estimate)
+        unbounded = len(values) and np.isinf(values).mean() > 0.5 - CONFIDENCE / 2
+        return low, float("inf") if unbounded else high
+
     def _interval(
         self, values: Floats, estimate: Floats | np.float64, critical: float
     ) -> tuple[Floats, Floats]:

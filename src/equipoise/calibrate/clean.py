@@ -40,6 +40,9 @@ class Cleaned:
     notes : tuple of str
     variance_is_known : bool
         Whether the variance of the context lengths within a rank is given wherever a rank has several requests.
+    contexts_are_logged : bool
+        Whether any decoding row says how long its contexts are. If none does, all count as 0 and no step is left out
+        for it: the price of a batch can still be told.
     """
 
     samples: Samples
@@ -48,6 +51,7 @@ class Cleaned:
     dropped: tuple[Drop, ...]
     notes: tuple[str, ...]
     variance_is_known: bool
+    contexts_are_logged: bool
 
 
 def is_grid(records: StepRecords) -> bool:
@@ -91,8 +95,18 @@ def clean(
     Raises
     ------
     CalibrationError
-        No decode step is left; the message says where they went.
+        No decode step is left; the message says where they went. Or a bound on contexts that are not logged.
     """
+    whole = records
+    logged = not _lacks_contexts(records)
+    if not logged:
+        if min_context:
+            raise CalibrationError(
+                f"min_context = {min_context:,}, but no row says how long its contexts are",
+                where=records.source or None,
+                fix="leave min_context out",
+            )
+        records = replace(records, context_tokens=np.zeros_like(records.context_tokens))
     starts = records.step_starts()
     if len(starts) < 2:
         raise CalibrationError(
@@ -132,11 +146,18 @@ def clean(
     return Cleaned(
         samples=_pack(records, starts, sieve.kept, step_time, grid),
         outside=_pack(records, starts, kept_in_time & ~sieve.kept, step_time, grid),
-        prefill=records.select(np.repeat(prompt & (step_time > 0), np.diff(starts))),
+        prefill=whole.select(np.repeat(prompt & (step_time > 0), np.diff(starts))),
         dropped=(*records.dropped, *sieve.drops),
         notes=(*records.notes, *notes),
         variance_is_known=grid or not np.isnan(records.context_variance[records.batch > 1]).any(),
+        contexts_are_logged=logged,
     )
+
+
+def _lacks_contexts(records: StepRecords) -> bool:
+    """Whether no decoding row says how long its contexts are."""
+    decoding = records.batch > 0
+    return bool(decoding.any() and (records.context_tokens[decoding] < 0).all())
 
 
 class _Sieve:
@@ -220,7 +241,8 @@ def _pack(
 def _notes(records: StepRecords, sieve: _Sieve, idle_filled: int) -> list[str]:
     notes = []
     if idle_filled:
-        notes.append(f"{idle_filled:,} steps lack ranks; those were taken as idle.")
+        steps = "step lacks" if idle_filled == 1 else "steps lack"
+        notes.append(f"{idle_filled:,} {steps} ranks; those were taken as idle.")
     kept = np.repeat(sieve.kept, sieve.sizes)
     if (records.steps[kept] > 1).any():
         notes.append(
@@ -231,7 +253,7 @@ def _notes(records: StepRecords, sieve: _Sieve, idle_filled: int) -> list[str]:
 
 
 def _nothing_left(records: StepRecords, sieve: _Sieve) -> CalibrationError:
-    went = "; ".join(f"{d.rows:,} rows: {d.reason}" for d in sieve.drops)
+    went = "; ".join(f"{d.rows:,} {'row' if d.rows == 1 else 'rows'}: {d.reason}" for d in sieve.drops)
     worst = max(sieve.drops, key=lambda d: d.rows)
     fixes = {
         "context length is not logged": "log the sum of context lengths per rank: without it nothing says what "

@@ -10,6 +10,7 @@ from equipoise.calibrate.bootstrap import bootstrap
 from equipoise.calibrate.bottleneck import Problem, fit_bottleneck
 from equipoise.calibrate.choose import BATCH_SHAPES, SATURATIONS, choose
 from equipoise.calibrate.clean import TABLE_FORMATS, clean
+from equipoise.calibrate.exchange import PRICES
 from equipoise.calibrate.identify import Unidentified, collinear
 from equipoise.calibrate.pauses import without_pauses
 from equipoise.calibrate.records import StepRecords
@@ -55,7 +56,8 @@ def fit(
     Parameters
     ----------
     records : StepRecords or sequence of them
-        Several files of one deployment are fitted together.
+        Several files of one deployment are fitted together. Where no row has a context length, context gets no
+        price, and the result says so.
     model : str or ModelShape, optional
         The model that ran: its own saturation lengths (top-k, windows) are tried besides the usual ones.
     barrier : {"layer", "step"}
@@ -89,7 +91,8 @@ def fit(
     Raises
     ------
     CalibrationError
-        No decode steps, or too few to fit; an unknown option.
+        No decode steps, or too few to fit; one load only, of which nothing but a mean time could be told; an unknown
+        option.
 
     Examples
     --------
@@ -128,24 +131,37 @@ def fit(
         loss=loss,
         names=(label, "batch", "attention"),
     )
-    found = _fit_identified(samples, choice.form, loss)
+    found = _fit_identified(samples, choice.form, loss, records.source)
     regions = load_regions(samples) if samples.is_grid else None
     errors = bootstrap(found.problem, found.fit, regions, loss=loss, replicates=replicates, seed=seed)
     evidence = Evidence(records, cleaned, samples, pauses, choice, found, errors, loss, barrier)
     return assemble(evidence, name or _name(records), seed)
 
 
-def _fit_identified(samples: Samples, form: Form, loss: Loss) -> Found:
+def _fit_identified(samples: Samples, form: Form, loss: Loss, source: str) -> Found:
     """Fit, and leave out columns that say the same as others until none does."""
     gone: list[Unidentified] = []
+    lost: set[str] = set()
     while True:
         problem = Problem(samples, form)
         found = fit_bottleneck(samples, form, loss=loss, problem=problem)
-        smaller, new = collinear(problem, found)
+        smaller, new, open_ = collinear(problem, found)
         gone += new
-        if smaller == form or not smaller.terms:
-            return Found(problem, found, tuple(gone))
+        lost |= open_
+        if not smaller.terms:
+            raise CalibrationError(
+                "holds one load only: nothing but a mean step time is known",
+                where=source or None,
+                fix=_probes(gone),
+            )
+        if smaller == form:
+            return Found(problem, found, tuple(gone), tuple(p for p in PRICES if p in lost))
         form = smaller
+
+
+def _probes(gone: Sequence[Unidentified]) -> str:
+    """What to run so that a request and context get a price."""
+    return "; ".join(dict.fromkeys(u.probe for u in gone if u.coefficient.endswith(("request", "context"))))
 
 
 def _name(records: StepRecords) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from equipoise.calibrate.bottleneck import BottleneckFit, Problem
+from equipoise.calibrate.exchange import factors, left_open
 from equipoise.calibrate.samples import Samples
 from equipoise.calibrate.shapes import CONSTANT, Form
 from equipoise.types import Floats, Ints
@@ -41,11 +42,18 @@ class Unidentified:
     probe: str
 
 
-def collinear(problem: Problem, fit: BottleneckFit) -> tuple[Form, tuple[Unidentified, ...]]:
+def collinear(problem: Problem, fit: BottleneckFit) -> tuple[Form, tuple[Unidentified, ...], frozenset[str]]:
     """Take out columns that are combinations of others at the slowest ranks.
 
     Columns are kept in the order constant, context, batch, the rest: of two that say the same, the later one goes,
     and its price is part of the earlier one's.
+
+    Returns
+    -------
+    form : Form
+    found : tuple of Unidentified
+    lost : frozenset of str
+        Which of the prices of a request and of context are no longer known, in the words of `exchange`.
     """
     samples, form = problem.samples, problem.form
     gram, _ = problem.normal_equations(fit.row, samples.weight / np.maximum(samples.time_us, 1e-9) ** 2)
@@ -54,8 +62,13 @@ def collinear(problem: Problem, fit: BottleneckFit) -> tuple[Form, tuple[Unident
     order = sorted(range(len(names)), key=lambda i: (_priority(names[i]), i))
     kept: list[int] = []
     found = []
+    lost: set[str] = set()
+    lost_rises: set[str] = set()
+    factor = factors(form, samples.extra_a_request)
     for i in order:
+        loses = lost_rises if ".batch_rise" in names[i] else lost
         if length[i] == 0:
+            loses |= left_open(factor, i, {})
             found.append(Unidentified(names[i], _never(samples, form, names[i]), probe(samples, names[i])))
             continue
         if kept:
@@ -63,6 +76,10 @@ def collinear(problem: Problem, fit: BottleneckFit) -> tuple[Form, tuple[Unident
             g = gram[kept, i] / (length[kept] * length[i])
             share, *_ = np.linalg.lstsq(G, g, rcond=1e-12)
             if 1 - g @ share < SAME:
+                own = {
+                    k: s * length[i] / length[k] for k, s in zip(kept, share, strict=True) if abs(s) > 1e-6
+                }
+                loses |= left_open(factor, i, own)
                 with_ = [names[k] for k, s in zip(kept, share, strict=True) if abs(s) > 0.05]
                 found.append(
                     Unidentified(names[i], _same(samples, names[i], with_), probe(samples, names[i]))
@@ -71,8 +88,11 @@ def collinear(problem: Problem, fit: BottleneckFit) -> tuple[Form, tuple[Unident
         kept.append(i)
     for gone in found:
         form = form.without(gone.coefficient) if gone.coefficient in form.names else form
-    # Rises of a table have names that change when a node goes; one that is gone with its neighbour is no loss.
-    return form, tuple(f for f in found if f.coefficient != CONSTANT)
+    # Rises of a table have names that change when a node goes; one that is gone with its neighbour is no loss, and
+    # the others still say what a request costs, over fewer batches.
+    if not any(t.batch.nodes for t in form.terms):
+        lost |= lost_rises
+    return form, tuple(f for f in found if f.coefficient != CONSTANT), frozenset(lost)
 
 
 def _priority(name: str) -> int:
@@ -176,7 +196,7 @@ def _tokens(count: float) -> str:
 
 def typical_loads(problem: Problem, row: Ints) -> Floats:
     """float64[p], mean of each column at the slowest ranks (context per 100k tokens)."""
-    total = np.zeros(problem.form.columns)
+    total, weight = np.zeros(problem.form.columns), problem.samples.weight
     for steps in problem.chunks():
-        total += problem.columns(row, steps).sum(axis=0)
-    return np.asarray(total / len(problem.samples))
+        total += weight[steps] @ problem.columns(row, steps)
+    return np.asarray(total / weight.sum())

@@ -43,7 +43,8 @@ class Regions:
         """In words."""
         if self.kind == "time":
             return f"{self.count} stretches of time (the load varies too little for regions)"
-        return f"{self.count} cells of the (batch, context) plane, {self.octaves:g} octaves wide"
+        width = "1 octave" if self.octaves == 1 else f"{self.octaves:g} octaves"
+        return f"{self.count} cells of the (batch, context) plane, {width} wide"
 
 
 def load_regions(samples: Samples) -> Regions:

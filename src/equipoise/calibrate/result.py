@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from equipoise.calibrate.choose import Candidate
 from equipoise.calibrate.covered import Coverage
@@ -93,9 +93,10 @@ class FitResult:
         What was left out, in words.
     in_sample_mape : float
     exchange_rate : ValueInterval
-        Context tokens that cost as much as one more request.
+        Context tokens that cost as much as one more request; infinite where context is free, NaN where one of the two
+        prices is not known (`lost` says which).
     fixed_share : ValueInterval
-        Constant over mean step time.
+        Constant over the mean predicted step time.
     rows, steps, ranks : int
         What was fitted.
     dropped : tuple of Drop
@@ -108,6 +109,9 @@ class FitResult:
     coverage : Coverage
     extrapolation : tuple of Extrapolation
     unidentified : tuple of Unidentified
+    lost : tuple of str
+        Of "request" and "context", what has no price of its own that these data could tell.
+    contexts_are_logged : bool
     levels : tuple of str
         Levels of proof reached, in words.
     points : Points
@@ -140,6 +144,8 @@ class FitResult:
     coverage: Coverage
     extrapolation: tuple[Extrapolation, ...]
     unidentified: tuple[Unidentified, ...]
+    lost: tuple[str, ...]
+    contexts_are_logged: bool
     levels: tuple[str, ...]
     points: Points
     group: Mapping[str, Any]
@@ -152,6 +158,14 @@ class FitResult:
     def form(self) -> str:
         """The form taken, in words."""
         return next((c.label for c in self.candidates if c.chosen), "")
+
+    @property
+    def exchange_rate_is(self) -> Literal["known", "infinite", "unknown"]:
+        """Whether there is an exchange rate: it is infinite where context is free."""
+        rate = self.exchange_rate.value
+        if math.isnan(rate):
+            return "unknown"
+        return "known" if math.isfinite(rate) else "infinite"
 
     def provenance(self) -> dict[str, Any]:
         """All but the cost, as plain data; numbers that are not known are left out."""
@@ -167,6 +181,7 @@ class FitResult:
             "heldout_regions": self.heldout_regions,
             "in_sample_mape": self.in_sample_mape,
             "request_in_context_tokens": _interval(self.exchange_rate),
+            "request_in_context_tokens_is": self.exchange_rate_is,
             "fixed_share": _interval(self.fixed_share),
             "rows": self.rows,
             "steps": self.steps,

@@ -62,6 +62,13 @@ class Samples:
         """Whether every step has a single rank: no maximum, an ordinary regression."""
         return self.rows == len(self)
 
+    @property
+    def extra_a_request(self) -> float:
+        """Verified tokens beyond one a request, per request, over all busy ranks."""
+        if not len(self.extra_queries):
+            return 0.0
+        return float(self.extra_queries.sum() / max(self.batch.sum(), 1))
+
     def mean(self, column: Floats | Ints) -> Floats:
         """float64[steps], mean of a row column over the ranks of each step."""
         if self.one_rank:

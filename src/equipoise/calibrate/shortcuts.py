@@ -4,9 +4,10 @@
 it on the largest batch and the largest context of a step, which may belong to two ranks: it sees a heavier rank than
 there is and learns prices that are too small.
 
-Planted 4000 + max(20 B + 80 C/100k), 64 ranks, steady load, log-normal contexts (sigma 1.5), no noise, mean of five
-seeds: the fit gives 4000, 20, 80; rank by rank 12614, 11.1, 10.4; maxima 4290, 9.4, 79.8. With a term that waits for
-the largest batch beside it, maxima cannot tell the two prices of a request: they are the same column.
+``scripts/shortcut_errors.py`` measures both on logs of known prices; its table is in ``docs/explain/calibration.md``.
+On a steady load the first gives a price of context eight times too small and a constant three times too large, the
+second a price of a request less than half of the true one. With a term that waits for the largest batch beside the
+other, maxima cannot tell the two prices of a request: they are the same column.
 """
 
 from __future__ import annotations

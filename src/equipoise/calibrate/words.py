@@ -23,7 +23,9 @@ def quantity(value: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """The two ends of an interval."""
+    """The two ends of an interval; the upper one may be open."""
+    if math.isfinite(low) and high == math.inf:
+        return f"{quantity(low)} or more"
     if not (math.isfinite(low) and math.isfinite(high)):
         return MISSING
     return f"{quantity(low)} to {quantity(high)}"
@@ -43,12 +45,13 @@ def tokens(count: float) -> str:
 
 def no_rate(result: FitResult) -> str:
     """Why a request cannot be said in context tokens; empty where it can."""
-    if math.isfinite(result.exchange_rate.value):
+    if result.exchange_rate_is == "known":
         return ""
-    fitted = [name for name in result.coefficients if name.endswith(".per_100k_context")]
-    if fitted and not any(result.coefficients[name] for name in fitted):
+    if result.lost:
+        return "these data cannot weigh a request against context"
+    if result.exchange_rate_is == "infinite":
         return "context costs nothing that these data show"
-    return "these data cannot weigh a request against context"
+    return "neither a request nor context costs anything that these data show"
 
 
 def coverage_words(result: FitResult) -> list[str]:
@@ -56,7 +59,7 @@ def coverage_words(result: FitResult) -> list[str]:
     loads, cells = result.range, result.coverage
     filled = int((cells.rows > 0).sum())
     decisive = f", {int((cells.slowest > 0).sum())} of them with slowest ranks" if result.ranks > 1 else ""
-    if loads["context_tokens_high"] == 0:
+    if not result.contexts_are_logged:
         return [f"batch {loads['batch_low']:,} to {loads['batch_high']:,} a rank; contexts are not logged"]
     return [
         f"batch {loads['batch_low']:,} to {loads['batch_high']:,} a rank, "

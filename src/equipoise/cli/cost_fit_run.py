@@ -27,18 +27,15 @@ def fit_all(
     from equipoise.calibrate import fit as fit_decode
     from equipoise.calibrate.calibration import complete
     from equipoise.calibrate.groups import words
-    from equipoise.calibrate.unlogged import lacks_contexts, refuse_partial, say_unlogged, without_contexts
+    from equipoise.calibrate.partial import refuse_partial
 
     found: list[Calibration] = []
     failed: list[tuple[Any, str]] = []
     with progress("fit", "groups", quiet=silent or len(parts) < 4) as tick:
         for i, part in enumerate(parts):
             try:
-                unlogged = lacks_contexts(part)
-                result = fit_decode(without_contexts(part) if unlogged else part, **options)
-                if unlogged:
-                    result = say_unlogged(result)
-                elif not partial:
+                result = fit_decode(part, **options)
+                if not partial:
                     refuse_partial(result)
             except CalibrationError as error:
                 if len(parts) == 1:
@@ -69,13 +66,12 @@ def fit_all(
 def with_z(one: Calibration, trace: str, ranks: int, seed: int, jobs: int, silent: bool) -> Calibration:
     """Add the best z; a fit does not fail for want of an optional library."""
     import importlib.util
-    import math
     from dataclasses import replace
 
     from equipoise.calibrate.knobs import best_z, usual_batch
 
-    if math.isnan(one.result.exchange_rate.value):
-        return one  # a z for a price of context that nobody knows would be a made-up number
+    if one.result.exchange_rate_is != "known":
+        return one  # a z for a price of context that nobody has seen would be a made-up number
     if importlib.util.find_spec("optuna") is None:
         note(
             "no replay for DualPath's z: it needs Optuna, pip install 'equipoise[tune]' (--no-tune is silent)"

@@ -127,6 +127,8 @@ def _rate(rate: ValueInterval) -> str:
 
 
 def _within(interval: ValueInterval, shown: Any) -> str:
+    if math.isfinite(interval.low) and interval.high == math.inf:
+        return f" ({shown(interval.low)} or more)"
     if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         return ""
     return f" ({shown(interval.low)} to {shown(interval.high)})"

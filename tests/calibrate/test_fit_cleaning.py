@@ -189,3 +189,21 @@ def test_logs_of_two_formats_are_refused() -> None:
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(CalibrationError, match="holds 5 decode steps"):
         fit(log().select(np.arange(20) < 10))
+
+
+def test_ranks_that_are_nowhere_are_warned_of() -> None:
+    whole = clean(log()).notes
+    assert not any("logs of all ranks" in n for n in whole)
+    one = log().select(log().rank == 0)
+    assert any("Every step shows one rank." in n for n in clean(one).notes)
+    other = log(rank=np.tile([0, 3], 10))
+    assert any(n.startswith("Ranks 1, 2 are nowhere") for n in clean(other).notes)
+    assert any(n.startswith("Rank 0 is nowhere") for n in clean(log().select(log().rank == 1)).notes)
+    bench = StepRecords.build({"batch": np.arange(1, 10), "time_s": np.ones(9)}, format="vllm_bench_forward")
+    assert not clean(bench).notes
+
+
+def test_one_row_is_one_row() -> None:
+    one = log().select(np.arange(20) == 4)
+    with pytest.raises(CalibrationError, match=r"\(1 row: batch above 1\)"):
+        clean(one, max_batch=1)

@@ -186,3 +186,8 @@ def test_a_log_is_streamed(tmp_path: Path, kind: str, monkeypatch: pytest.Monkey
         tracemalloc.stop()
     assert peak < 0.7 * size
     assert len(records) >= 19_998
+
+
+def test_a_device_or_a_pipe_is_said_to_be_one() -> None:
+    with pytest.raises(CalibrationError, match=r"is a pipe or a device, .*write it to a file first"):
+        read(["/dev/null"])

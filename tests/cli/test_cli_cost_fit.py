@@ -98,6 +98,9 @@ def test_a_fitted_cost_runs_in_compare(capsys: pytest.CaptureFixture[str], log: 
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert {c["cost"] for c in cells} == {"engine"}
     assert main(["cost", "show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "Fitted: a request is worth 2" in shown
+    assert "held-out error" in shown
 
 
 def test_the_terminal_says_it_all_in_80_columns(

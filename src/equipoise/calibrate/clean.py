@@ -20,6 +20,9 @@ Mask = NDArray[np.bool_]
 TABLE_FORMATS: Final = ("aic",)
 """Readers of measured tables."""
 
+ONE_RANK_FORMATS: Final = ("vllm_bench_forward",)
+"""Readers of measurements in which one rank stands for all, since all run the same."""
+
 PROMPT = Flag.PREFILL | Flag.MIXED
 
 
@@ -143,12 +146,14 @@ def clean(
         raise _nothing_left(records, sieve)
     grid = is_grid(records)
     notes = _notes(records, sieve, int((missing & sieve.kept).sum()))
+    one_is_enough = grid or records.format in ONE_RANK_FORMATS
+    warnings = [] if one_is_enough else _unseen_ranks(records, sieve)
     return Cleaned(
         samples=_pack(records, starts, sieve.kept, step_time, grid),
         outside=_pack(records, starts, kept_in_time & ~sieve.kept, step_time, grid),
         prefill=whole.select(np.repeat(prompt & (step_time > 0), np.diff(starts))),
         dropped=(*records.dropped, *sieve.drops),
-        notes=(*records.notes, *notes),
+        notes=(*warnings, *records.notes, *notes),
         variance_is_known=grid or not np.isnan(records.context_variance[records.batch > 1]).any(),
         contexts_are_logged=logged,
     )
@@ -250,6 +255,20 @@ def _notes(records: StepRecords, sieve: _Sieve, idle_filled: int) -> list[str]:
             "the mean loads stands for the mean of the slowest ranks, which flatters imbalance."
         )
     return notes
+
+
+def _unseen_ranks(records: StepRecords, sieve: _Sieve) -> list[str]:
+    """A warning where ranks seem to be missing from the whole log: nothing else would show it."""
+    made = "their loads made these times too, and without them the prices come out wrong: give the logs of all ranks."
+    seen = np.unique(records.rank)
+    absent = sorted(set(range(int(seen[-1]) + 1)) - set(seen.tolist()))
+    if absent:
+        names = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
+        which = f"Rank {names} is" if len(absent) == 1 else f"Ranks {names} are"
+        return [f"{which} nowhere in the log, though it has rank {int(seen[-1])}: {made}"]
+    if (sieve.sizes[sieve.kept] == 1).all():
+        return [f"Every step shows one rank. If the pool has more, {made}"]
+    return []
 
 
 def _nothing_left(records: StepRecords, sieve: _Sieve) -> CalibrationError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -122,6 +123,9 @@ def print_cost(cost: StepCost) -> None:
     unit = "us" if cost.unit == "us" else f"request ({cost.us_per_unit:g} us)"
     console.print(f"unit {unit}; barrier {cost.barrier}: {barrier}")
     console.print(f"{_exchange_rate(cost)[:1].upper()}{_exchange_rate(cost)[1:]}")
+    fitted = _fitted(cost.metadata.get("fit"))
+    if fitted:
+        console.print(fitted)
     if cost.source:
         console.print(Text(f"Source: {cost.source}", "dim"))
     if cost.prefill is not None:
@@ -199,6 +203,20 @@ def _exchange_rate(cost: StepCost) -> str:
     if rate == 0:
         return "a request costs only what its context costs"
     return f"one request costs as much as {rate:,.0f} context tokens"
+
+
+def _fitted(fit: Any) -> str:
+    """How sure a fitted cost is, from what its file says of the fit; empty where it says nothing."""
+    if not isinstance(fit, Mapping):
+        return ""
+    words = []
+    rate = fit.get("request_in_context_tokens")
+    if isinstance(rate, Mapping) and all(isinstance(rate.get(end), int | float) for end in ("low", "high")):
+        words.append(f"a request is worth {rate['low']:,.0f} to {rate['high']:,.0f} tokens (95 %)")
+    error = fit.get("heldout_mape")
+    if isinstance(error, int | float):
+        words.append(f"held-out error {100 * error:.1f} %")
+    return f"Fitted: {'; '.join(words)}" if words else ""
 
 
 def print_list(console: Console, title: str, lines: Iterable[str]) -> None:

@@ -173,7 +173,7 @@ def _lost_ranks(job: Job, columns: Columns) -> None:
             of = f" of instance {instance[begin]}" if len(starts) > 1 else ""
             job.ledger.note(
                 f"Rank {ranks[r]}{of} has no rows from step {steps[np.searchsorted(steps, last[r]) + 1]} on, "
-                f"the last {missing[r]:,} of {len(steps):,} steps; it is taken as lost, not as idle."
+                f"the last {missing[r]:,} of {len(steps):,} steps: it seems to be lost, not idle."
             )
 
 

@@ -200,8 +200,13 @@ def _existing(paths: Paths) -> tuple[Path, ...]:
                 f"{one!r} is not a path ({error})", fix="give the path of a file"
             ) from None
         if not found:
-            what = "is a folder" if path.is_dir() else "there is no such file"
-            raise CalibrationError(what, where=str(path), fix="give the path of a step log or a table")
+            what, fix = "there is no such file", "give the path of a step log or a table"
+            if path.is_dir():
+                what = "is a folder"
+            elif path.exists():
+                # The format is told from the beginning, and then the file is read anew.
+                what, fix = "is a pipe or a device, which can be read only once", "write it to a file first"
+            raise CalibrationError(what, where=str(path), fix=fix)
         if path in files:
             raise CalibrationError("the file is given twice", where=str(path), fix="give it once")
         files.append(path)

@@ -104,3 +104,11 @@ def test_stalls_leave_the_fixed_share_alone() -> None:
     )
     assert other.value == pytest.approx(plain.value, rel=0.005)
     assert other.low < plain.value < other.high
+
+
+def test_a_constant_that_holds_a_batch_price_says_so() -> None:
+    truth = StepCost("t", (Term("decode", per_request=20.0, per_100k_context=80.0),), 4000.0, unit="us")
+    records = plant(truth, steps=300, ranks=8, mean_batch=40, seed=3)
+    for shape, said in (("table", True), ("linear", False)):
+        result = fit(records, batch_shape=shape, terms=1, saturation_tokens=None, replicates=100)
+        assert any("holds the price of a rank's first" in n for n in result.notes) is said

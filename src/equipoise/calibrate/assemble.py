@@ -189,6 +189,12 @@ def _notes(at: Evidence, extra: float) -> list[str]:
         notes.append(
             f"A request is priced at the logged {1 + extra:.2f} query tokens a step (coefficient per_extra_query)."
         )
+    first = max((t.batch.nodes[0] for t in at.found.problem.form.terms if t.batch.nodes), default=0)
+    if first > 1:
+        notes.append(
+            f"The constant, and with it the fixed share, holds the price of a rank's first {first:,} requests: the "
+            "batch price starts there."
+        )
     if at.found.problem.form.saturation_tokens and not at.cleaned.variance_is_known:
         notes.append(
             "The variance of the context lengths within a rank is not logged; for the saturating context price all "

@@ -11,6 +11,7 @@ from replay_cases import CONSTANT, as_bytes, quick, run_unchecked, trace_of
 from equipoise.policies.api import PolicySpec, fewest_requests, learning, one_by_one, placement
 from equipoise.policies.registry import Policy
 from equipoise.replay import Pool
+from equipoise.replay import engine as engine_module
 from equipoise.replay.kernel import sort_ascending
 from equipoise.testing.strategies import costs, pools, traces
 
@@ -68,7 +69,8 @@ def test_everything_that_ended_is_told_once(engine, monkeypatch):
 
     stacked = []
     monkeypatch.setattr(Policy, "new_memory", noted)
-    monkeypatch.setattr(np, "stack", lambda arrays: stacked.append(np.array(arrays)) or stacked[-1])
+    padded = engine_module._padded
+    monkeypatch.setattr(engine_module, "_padded", lambda rows: stacked.append(padded(rows)) or stacked[-1])
     run_unchecked(trace, Pool(instances=2, ranks=2, groups=2), LEARNER, CONSTANT, mode="timed", engine=engine)
     ints, floats = stacked
     assert ints[:, TOLD].sum() == 50
@@ -178,3 +180,19 @@ def test_what_ended_is_sorted(values, count):
     array = np.array(values, dtype=np.int64)
     sort_ascending(array, count)
     assert array.tolist() == sorted(values[:count]) + values[count:]
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_memories_of_unequal_groups(engine):
+    """Three instances in two groups: one memory is sized for four ranks, the other for two."""
+
+    def in_turn(ranks, requests, i, prices, params, memory):
+        memory.ints[len(ranks.batch) - 1] += 1  # the last place of its own memory
+        return memory.ints[len(ranks.batch) - 1] % len(ranks.batch)
+
+    spec = PolicySpec("sized", one_by_one(in_turn), "", "", memory_size=lambda context: (context.ranks, 0))
+    pool = Pool(instances=3, ranks=2, groups=2)
+    run = run_unchecked(
+        trace_of(np.zeros(30), 5, 4), pool, Policy(spec, {}), CONSTANT, mode="timed", engine=engine
+    )
+    assert run.finished == 30

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError, InternalError, PolicyError
@@ -216,8 +217,8 @@ def replay(
         prices,
         *_functions(policy, slow),
         policy.param_array(),
-        np.stack([m.ints for m in memories]),
-        np.stack([m.floats for m in memories]),
+        _padded([m.ints for m in memories]),
+        _padded([m.floats for m in memories]),
     )
     if slow:
         from equipoise.replay.reference import run_reference
@@ -293,6 +294,12 @@ def _stream(seed: int, group: int) -> int:
     if group == 0:
         return int(seed)
     return int(np.random.SeedSequence(int(seed), spawn_key=(group,)).generate_state(1, np.uint64)[0])
+
+
+def _padded(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Memories as the rows of one array; groups differ in ranks, so their memories may differ in length."""
+    longest = max(len(row) for row in rows)
+    return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
 
 
 def _functions(policy: Policy, slow: bool) -> tuple[Callable[..., None], Callable[..., None]]:

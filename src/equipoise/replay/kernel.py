@@ -43,16 +43,17 @@ from equipoise._jit import (
 )
 from equipoise.cost.evaluate import step_price
 from equipoise.policies.groups import place_in_groups
-from equipoise.policies.views import take_requests
 from equipoise.replay.keeping import next_row, take_snapshot
 from equipoise.replay.knowledge import (
     Knowledge,
-    breach,
     deliver,
-    dispatch,
+    grow,
+    join,
+    leave,
     next_delivery_s,
     publish,
-    show,
+    replica_of,
+    replicas_in_turn,
 )
 from equipoise.replay.layout import (
     BAD_RANK,
@@ -100,13 +101,6 @@ def schedule(first, following, due_step, instance, calendar, request, step):  # 
     due_step[calendar, request] = step
     following[calendar, request] = first[instance, calendar, slot]
     first[instance, calendar, slot] = request
-
-
-@jitable
-def replica_of(request, session, replicas):  # type: ignore[no-untyped-def]
-    """Replica that a request comes to: the same for a whole conversation, in turn where there is none."""
-    conversation = session[request if len(session) > 1 else 0]
-    return (conversation if conversation >= 0 else request) % replicas
 
 
 @compiled(FINISHED)
@@ -254,11 +248,7 @@ def _kernel(informed: bool) -> Any:
                     for s in range(saturations):
                         saturated[i, r, s] += growing[i, r, s]
                 if informed and settings.knows == LEDGER:
-                    for k in range(settings.replicas):
-                        for r in range(i * width, (i + 1) * width):
-                            know.own[k, 1, r] += know.running[k, r]
-                            for s in range(saturations):
-                                know.own[k, 2 + s, r] += know.unsaturated[k, r, s]
+                    grow(know, i)
                 ended[ENDED.TOKENS] += tokens
                 slot = steps[i] & (slots - 1)
                 for s in range(saturations):
@@ -293,14 +283,7 @@ def _kernel(informed: bool) -> Any:
                             unsaturated[i, r, s] -= length < lengths[s]
                         if informed:
                             k = replica_of(q, session, settings.replicas)
-                            know.running[k, rank_of[q]] -= 1
-                            for s in range(saturations):
-                                know.unsaturated[k, rank_of[q], s] -= length < lengths[s]
-                            if settings.knows == LEDGER:
-                                know.own[k, 0, rank_of[q]] -= 1
-                                know.own[k, 1, rank_of[q]] -= length
-                                for s in range(saturations):
-                                    know.own[k, 2 + s, rank_of[q]] -= min(length, lengths[s])
+                            leave(know, settings, k, rank_of[q], length, lengths)
                         load[i] -= 1
                         placed_now -= 1
                         ended[ENDED.FINISHED] += 1
@@ -381,38 +364,13 @@ def _kernel(informed: bool) -> Any:
                 requests, answers = shortened(asked, size), shortened(chosen, size)
                 ended[ENDED.ROUNDS] += 1
                 if informed:
-                    for k in range(settings.replicas):
-                        count = 0
-                        for j in range(size):
-                            if replica_of(held[j], session, settings.replicas) == k:
-                                know.turn[count] = j
-                                count += 1
-                        if count == 0:
-                            continue
-                        turn = know.turn[:count]
-                        own_requests = take_requests(requests, turn)
-                        picked = np.full(count, -1)
-                        show(know, settings, pool, k, batch, context, saturated, steps, view)
-                        place_in_groups(
-                            view, own_requests, prices, bounds, settings.group_by_tokens, place, params,
-                            memory_ints[k * groups :], memory_floats[k * groups :], picked,
-                        )  # fmt: skip
-                        show(know, settings, pool, k, batch, context, saturated, steps, view)
-                        code, j = breach(view, own_requests, prices, picked)
-                        if code:
-                            ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST] = code, held[turn[j]]
-                            ended[ENDED.ERROR_RANK] = picked[j]
-                            break
-                        for j in range(count):
-                            chosen[turn[j]] = picked[j]
-                            if picked[j] >= 0:
-                                q = held[turn[j]]
-                                dispatch(know, k, picked[j], q, context_tokens[q], lengths)
-                                rank_of[q] = picked[j]
-                                load[picked[j] // width] += 1
-                                placed_now += 1
-                                waiting -= 1
-                    if ended[ENDED.ERROR]:
+                    code, j = replicas_in_turn(
+                        know, settings, pool, held, session, requests, view, prices, bounds, place, params,
+                        memory_ints, memory_floats, batch, context, saturated, steps, answers,
+                    )  # fmt: skip
+                    if code:
+                        ended[ENDED.ERROR] = code
+                        ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = held[j], answers[j]
                         break
                 elif len(bounds) == 2:
                     place(view, requests, prices, params, memory, answers)
@@ -432,7 +390,11 @@ def _kernel(informed: bool) -> Any:
                         offered_boundary[holding], offered_s[holding] = offered_boundary[j], offered_s[j]
                         holding += 1
                         continue
-                    if informed:  # it is in the engine's queue already
+                    if informed:  # it is in the engine's queue
+                        rank_of[q] = r
+                        load[r // width] += 1
+                        placed_now += 1
+                        waiting -= 1
                         continue
                     length = context_tokens[q]
                     known = 0 <= r < ranks
@@ -485,25 +447,17 @@ def _kernel(informed: bool) -> Any:
                         while know.queue_first[rank] != NOBODY:
                             q = know.queue_first[rank]
                             length = context_tokens[q]
-                            if (
-                                batch[p, r] >= pool.max_batch
-                                or context[p, r] + length > pool.kv_capacity_tokens
-                            ):
+                            fits = context[p, r] + length <= pool.kv_capacity_tokens
+                            if not fits or batch[p, r] >= pool.max_batch:
                                 break
-                            know.queue_first[rank] = know.queue_next[q]
-                            know.queued[0, rank] -= 1
-                            know.queued[1, rank] -= length
-                            k = replica_of(q, session, settings.replicas)
-                            know.running[k, rank] += 1
+                            join(know, replica_of(q, session, settings.replicas), rank, q, length, lengths)
                             batch[p, r] += 1
                             context[p, r] += length
                             schedule(first, following, due_step, p, 0, q, steps[p] + output_tokens[q])
                             for s in range(saturations):
-                                know.queued[2 + s, rank] -= min(length, lengths[s])
                                 saturated[p, r, s] += min(length, lengths[s])
                                 if length < lengths[s]:
                                     unsaturated[p, r, s] += 1
-                                    know.unsaturated[k, rank, s] += 1
                                     if length + output_tokens[q] >= lengths[s]:
                                         due = steps[p] + lengths[s] - length
                                         schedule(first, following, due_step, p, 1 + s, q, due)

@@ -21,18 +21,22 @@ import numpy as np
 
 from equipoise._jit import jitable
 from equipoise.policies.api import book, fits
-from equipoise.replay.layout import BAD_RANK, ERASED, EXACT, MAX_ROUND, NO_ROOM, PoolLayout, Settings
+from equipoise.policies.groups import place_in_groups
+from equipoise.policies.views import take_requests
+from equipoise.replay.layout import BAD_RANK, ERASED, EXACT, LEDGER, MAX_ROUND, NO_ROOM, PoolLayout, Settings
 from equipoise.types import Floats2D, Ints, Ints2D, Ints3D, SmallInts
 
 __all__ = [
     "Knowledge",
-    "breach",
     "deliver",
-    "dispatch",
+    "grow",
+    "join",
+    "leave",
     "new_knowledge",
     "next_delivery_s",
     "publish",
-    "show",
+    "replica_of",
+    "replicas_in_turn",
 ]
 
 MOST_ON_THEIR_WAY = 64
@@ -114,6 +118,49 @@ def dispatch(know, replica, rank, request, tokens, lengths):  # type: ignore[no-
     else:
         know.queue_next[know.queue_last[rank]] = request
     know.queue_last[rank] = request
+
+
+@jitable
+def replica_of(request, session, replicas):  # type: ignore[no-untyped-def]
+    """Replica that a request comes to: the same for a whole conversation, in turn where there is none."""
+    conversation = session[request if len(session) > 1 else 0]
+    return (conversation if conversation >= 0 else request) % replicas
+
+
+@jitable
+def join(know, replica, rank, request, tokens, lengths):  # type: ignore[no-untyped-def]
+    """Take the first request from the engine's queue of its rank: it runs from now on."""
+    know.queue_first[rank] = know.queue_next[request]
+    know.queued[0, rank] -= 1
+    know.queued[1, rank] -= tokens
+    know.running[replica, rank] += 1
+    for s in range(len(lengths)):
+        know.queued[2 + s, rank] -= min(tokens, lengths[s])
+        know.unsaturated[replica, rank, s] += tokens < lengths[s]
+
+
+@jitable
+def grow(know, instance):  # type: ignore[no-untyped-def]
+    """A step of an instance has ended: what runs has one token more, and each replica knows it of its own."""
+    width = know.ring.shape[2]
+    for k in range(len(know.own)):
+        for r in range(instance * width, (instance + 1) * width):
+            know.own[k, 1, r] += know.running[k, r]
+            for s in range(know.unsaturated.shape[2]):
+                know.own[k, 2 + s, r] += know.unsaturated[k, r, s]
+
+
+@jitable
+def leave(know, settings, replica, rank, tokens, lengths):  # type: ignore[no-untyped-def]
+    """A request of so many tokens, its output included, has ended."""
+    know.running[replica, rank] -= 1
+    for s in range(len(lengths)):
+        know.unsaturated[replica, rank, s] -= tokens < lengths[s]
+    if settings.knows == LEDGER:
+        know.own[replica, 0, rank] -= 1
+        know.own[replica, 1, rank] -= tokens
+        for s in range(len(lengths)):
+            know.own[replica, 2 + s, rank] -= min(tokens, lengths[s])
 
 
 @jitable
@@ -210,4 +257,43 @@ def breach(view, requests, prices, chosen):  # type: ignore[no-untyped-def]
         if not fits(view, rank, requests.reserve_tokens[j]):
             return NO_ROOM, j
         book(view, rank, requests, j, prices)
+    return 0, 0
+
+
+@jitable
+def replicas_in_turn(  # type: ignore[no-untyped-def]
+    know, settings, pool, held, session, requests, view, prices, bounds, place, params, memory_ints, memory_floats,
+    batch, context, saturated, steps, out,
+):  # fmt: skip
+    """Let each replica place its own requests of a round on its own picture.
+
+    Returns (error code, place in the round) of the first choice that a picture forbids, (0, 0) where there is none.
+    """
+    groups = len(bounds) - 1
+    for k in range(settings.replicas):
+        count = 0
+        for j in range(len(out)):
+            if replica_of(held[j], session, settings.replicas) == k:
+                know.turn[count] = j
+                count += 1
+        if count == 0:
+            continue
+        turn = know.turn[:count]
+        own_requests = take_requests(requests, turn)
+        picked = np.full(count, -1)
+        show(know, settings, pool, k, batch, context, saturated, steps, view)
+        place_in_groups(
+            view, own_requests, prices, bounds, settings.group_by_tokens, place, params,
+            memory_ints[k * groups :], memory_floats[k * groups :], picked,
+        )  # fmt: skip
+        show(know, settings, pool, k, batch, context, saturated, steps, view)
+        code, j = breach(view, own_requests, prices, picked)
+        if code:
+            out[turn[j]] = picked[j]
+            return code, turn[j]
+        for j in range(count):
+            out[turn[j]] = picked[j]
+            if picked[j] >= 0:
+                tokens = own_requests.context_tokens[j]
+                dispatch(know, k, picked[j], held[turn[j]], tokens, prices.saturation_tokens)
     return 0, 0

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import cost
+from equipoise.calibrate.calibration import _best_prefill
 from equipoise.calibrate.prefill_fit import PrefillTermForm, fit_prefill
 from equipoise.calibrate.prefill_samples import MAX_TOKENS, prefill_samples
 from equipoise.calibrate.records import Flag, StepRecords
@@ -302,3 +303,17 @@ def test_terms_that_cannot_be_fitted_are_refused(terms: tuple[PrefillTermForm, .
     with pytest.raises(InputError) as caught:
         fit_prefill(log(*mixed_loads(1, steps=10)), terms=terms)
     assert says in str(caught.value)
+
+
+def test_the_models_own_length_is_taken_where_left_out_loads_support_it() -> None:
+    """Of the lengths offered the planted one wins; where pairs do not saturate, none does."""
+    sparse = log(*mixed_loads(1), noise=0.02, seed=1)
+    (term,) = _best_prefill(sparse, (128, 2048), False, 0).cost.terms
+    assert [s.tokens for s in term.saturations] == [2048]
+    assert not _best_prefill(sparse, (), False, 0).cost.terms[0].saturations
+    starts = sparse.step_starts()
+    price_us = 20_000 + 30.0 * sparse.prefill_tokens + 70.0 * sparse.prefill_pairs / 1e5
+    noise = 1 + 0.02 * np.random.default_rng(1).standard_normal(len(starts) - 1)
+    time_us = np.maximum.reduceat(price_us, starts[:-1]) * noise
+    plain = replace(sparse, time_s=np.repeat(time_us, np.diff(starts)) / 1e6)
+    assert not _best_prefill(plain, (128, 2048), False, 0).cost.terms[0].saturations

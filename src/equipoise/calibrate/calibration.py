@@ -9,16 +9,24 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from equipoise.calibrate.decode_fit import own_lengths
 from equipoise.calibrate.knobs import BLOCK_TOKENS, BestZ, Knobs, knobs
-from equipoise.calibrate.prefill_fit import PrefillFit, fit_prefill
+from equipoise.calibrate.prefill_fit import PrefillFit, PrefillTermForm, fit_prefill
+from equipoise.calibrate.records import StepRecords
 from equipoise.calibrate.result import SCHEMA, FitResult
 from equipoise.cost import StepCost, save, to_dict
 from equipoise.cost.prefill_files import prefill_to_dict
 from equipoise.errors import CalibrationError
 
+if TYPE_CHECKING:
+    from equipoise.models.shape import ModelShape
+
 __all__ = ["Calibration", "complete", "schema", "summarize"]
+
+CLEARLY: Final = 0.95
+"""A saturating prefill price must bring the held-out error down to this share."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +88,7 @@ def complete(
     result: FitResult,
     *,
     block_tokens: int = BLOCK_TOKENS,
+    model: str | ModelShape | None = None,
     missing_ranks_are_idle: bool = False,
     seed: int = 0,
 ) -> Calibration:
@@ -90,6 +99,8 @@ def complete(
     result : FitResult
     block_tokens : int
         Tokens of a KV block of the engine.
+    model : str or ModelShape, optional
+        The model that ran: its top-k and window lengths are tried as bounds of what a prompt token attends to.
     missing_ranks_are_idle : bool
         As for `equipoise.calibrate.fit`.
     seed : int
@@ -98,10 +109,27 @@ def complete(
     found, why = None, ""
     if len(result.prefill):
         try:
-            found = fit_prefill(result.prefill, missing_ranks_are_idle=missing_ranks_are_idle, seed=seed)
+            lengths = own_lengths(model) if model is not None else ()
+            found = _best_prefill(result.prefill, lengths, missing_ranks_are_idle, seed)
         except CalibrationError as error:
             why = f"{error.what}; {error.fix}" if error.fix else error.what
     return Calibration(result, knobs(result, block_tokens), found, why)
+
+
+def _best_prefill(
+    records: StepRecords, lengths: Sequence[int], missing_ranks_are_idle: bool, seed: int
+) -> PrefillFit:
+    """The plain fit, or one with a saturation that predicts left-out loads clearly better and can all be told."""
+    best = fit_prefill(records, missing_ranks_are_idle=missing_ranks_are_idle, seed=seed)
+    for length in lengths:
+        terms = (PrefillTermForm(saturation_tokens=length),)
+        try:
+            one = fit_prefill(records, terms=terms, missing_ranks_are_idle=missing_ranks_are_idle, seed=seed)
+        except CalibrationError:
+            continue
+        if not one.unidentified and one.heldout_mape < CLEARLY * best.heldout_mape:
+            best = one
+    return best
 
 
 def prefill_provenance(found: PrefillFit) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from equipoise.errors import CalibrationError, nearest
 if TYPE_CHECKING:
     from equipoise.models.shape import ModelShape
 
-__all__ = ["TABLE_MAX_BATCH", "TABLE_MIN_CONTEXT", "fit"]
+__all__ = ["TABLE_MAX_BATCH", "TABLE_MIN_CONTEXT", "fit", "own_lengths"]
 
 TABLE_MAX_BATCH: Final = 512
 TABLE_MIN_CONTEXT: Final = 2048
@@ -176,11 +176,15 @@ def _lengths(
 ) -> int | Sequence[int] | Literal["auto"] | None:
     if wanted != "auto" or model is None:
         return wanted
+    return sorted({*SATURATIONS, *own_lengths(model)})
+
+
+def own_lengths(model: str | ModelShape) -> tuple[int, ...]:
+    """Context lengths from which on parts of a model's work stop growing: top-k, windows."""
     from equipoise import models
 
     shape = models.load(model) if isinstance(model, str) else model
-    own = {w.saturation_tokens for c in shape.classes for w in c.work if w.saturation_tokens}
-    return sorted({*SATURATIONS, *own})
+    return tuple(sorted({w.saturation_tokens for c in shape.classes for w in c.work if w.saturation_tokens}))
 
 
 def _joined(records: Sequence[StepRecords]) -> StepRecords:

@@ -46,6 +46,7 @@ def fit_all(
                     complete(
                         result,
                         block_tokens=block_tokens,
+                        model=options["model"],
                         missing_ranks_are_idle=options["missing_ranks_are_idle"],
                         seed=options["seed"],
                     )

@@ -136,7 +136,7 @@ def test_guesses_are_noted_on_stderr_only(capsys: pytest.CaptureFixture[str], tm
         (["derive"], "give one of --model NAME, --config PATH, --layers FILE"),
         (["derive", "--model", "glm-5.3", "--config", "x"], "--model and --config together"),
         (["derive", "--model", "glm-6"], "no preset 'glm-6'; did you mean"),
-        (["derive", "--model", ""], "no preset ''"),
+        (["derive", "--model", ""], "--model: an empty value"),
         (["derive", "--config", "absent.json"], "absent.json: cannot be read"),
         (["derive", "--layers", "absent.toml"], "absent.toml: cannot be read"),
         (["derive", "--model", "glm-5.3", "--kind", "v3"], "v3"),

@@ -70,7 +70,8 @@ def compare(
     trace
         A trace file or folder, or a preset ('equipoise trace formats' lists both). Repeatable.
     cost
-        Step costs: v1, v2, h200, MODEL:v1 or MODEL:v2 for a model preset, or a file. Commas or repeated.
+        Step costs: v1, v2, a measured preset (equipoise cost list), MODEL:v1 or MODEL:v2 for a model preset, or a
+        file. Commas or repeated.
     policy
         A policy with its parameters, such as dualpath,z=1.2 or ./mine.py:place. Repeatable; the article's
         eleven by default.

@@ -103,7 +103,7 @@ def show(cost: str, /, *, as_json: Json = False) -> None:
     Parameters
     ----------
     cost
-        A preset (v1, v2, h200) or a TOML or JSON file.
+        A preset (v1, v2, h200-vllm-glm-5 ...; equipoise cost list) or a TOML or JSON file.
     """
     from equipoise.cost import load
     from equipoise.cost.summary import costs_summary

@@ -309,3 +309,17 @@ def test_the_example_of_fit_is_true() -> None:
     result = doctest.testmod(decode_fit)
     assert result.attempted
     assert not result.failed
+
+
+@pytest.mark.parametrize(("power", "warned"), [(0.5, True), (1.0, False)])
+def test_a_batch_table_that_bends_down_is_warned_of(power: float, warned: bool) -> None:
+    """Under a concave table an even spread costs more than the ideal: the reader must know before he compares."""
+    batch, context = np.meshgrid([1, 2, 4, 8, 16, 32, 64, 128], [4096, 8192, 16384, 65536])
+    time_us = 200 + 40.0 * batch**power + 4.0 * batch * context / 100_000
+    columns = {
+        "batch": batch.ravel(),
+        "context_tokens": (batch * context).ravel(),
+        "time_s": time_us.ravel() / 1e6,
+    }
+    notes = fit(StepRecords.build(columns)).notes
+    assert any("not convex" in note for note in notes) == warned

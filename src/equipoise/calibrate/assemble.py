@@ -20,6 +20,7 @@ from equipoise.calibrate.regions import load_regions, weighted_mean
 from equipoise.calibrate.result import Convergence, FitResult, Points, ValueInterval
 from equipoise.calibrate.robust import Loss
 from equipoise.calibrate.samples import Samples
+from equipoise.cost.step_cost import StepCost
 from equipoise.types import Floats
 
 __all__ = ["Evidence", "Found", "assemble"]
@@ -27,6 +28,8 @@ __all__ = ["Evidence", "Found", "assemble"]
 HOLD_OUT_STEPS: Final = 20_000
 """Steps a hold-out looks at."""
 PLOT_POINTS: Final = 4000
+BUMP: Final = 0.02
+"""Excess of evenly loaded ranks, at the worst batch, from which a batch table gets a warning."""
 
 UNLOGGED: Final = "context lengths are not logged; what they cost is part of the other prices"
 UNLOGGED_PROBE: Final = "log the sum of context lengths of every rank (ForwardPassMetrics has it)"
@@ -109,7 +112,7 @@ def assemble(at: Evidence, name: str, seed: int) -> FitResult:
         steps=len(samples),
         ranks=int(np.diff(samples.starts).max()),
         dropped=drops,
-        notes=(*at.cleaned.notes, *_notes(at, extra)),
+        notes=(*at.cleaned.notes, *_notes(at, extra, cost)),
         convergence=Convergence(
             found.fit.iterations, found.fit.converged, found.fit.moved, found.fit.starts, found.fit.scale
         ),
@@ -183,7 +186,19 @@ def _levels(at: Evidence, kind: str, beyond: bool) -> tuple[str, ...]:
     return tuple(levels)
 
 
-def _notes(at: Evidence, extra: float) -> list[str]:
+def _above_envelope(cost: StepCost) -> float:
+    """How far the price of an even step lies above the ideal, at worst, over the batches that were seen; no context."""
+    prices = cost.prices()
+    batch = np.arange(1, prices.batch.shape[1], dtype=np.int64)
+    if len(batch) == 0:
+        return 0.0
+    none = np.zeros_like(batch)
+    return float(
+        (cost.cost(batch[:, None], none[:, None]) / cost.ideal(batch[:, None], none[:, None])).max() - 1.0
+    )
+
+
+def _notes(at: Evidence, extra: float, cost: StepCost) -> list[str]:
     notes = []
     if extra:
         notes.append(
@@ -194,6 +209,12 @@ def _notes(at: Evidence, extra: float) -> list[str]:
         notes.append(
             f"The constant, and with it the fixed share, holds the price of a rank's first {first:,} requests: the "
             "batch price starts there."
+        )
+    bump = _above_envelope(cost)
+    if bump > BUMP:
+        notes.append(
+            f"The batch table is not convex: under it the same requests cost up to {bump:.0%} more spread evenly than "
+            "unevenly, so even loads show an excess that no router can win. --batch-shape linear or roofline avoids it."
         )
     if at.found.problem.form.saturation_tokens and not at.cleaned.variance_is_known:
         notes.append(

@@ -55,7 +55,7 @@ class Ranks(NamedTuple):
     saturated_tokens: Ints2D
     """int64[ranks, saturations], sum over requests of min(context, saturation length), in tokens."""
     unseen_requests: Ints
-    """int64[ranks], how many of ``batch`` the router placed after the rank last reported; 0 where it knows all."""
+    """int64[ranks], of ``batch``, those the router placed and no report shows yet; 0 where it counts its own."""
     instance: Ints
     """int64[ranks], the instance (barrier) a rank belongs to, numbered over the whole pool."""
     rank: Ints
@@ -63,7 +63,7 @@ class Ranks(NamedTuple):
     starts_in_s: Floats
     """float64[ranks], seconds until what is placed now starts: the instance's next step boundary; 0 = at once."""
     report_age_steps: Ints
-    """int64[ranks], how many steps old this picture of the rank is; 0 = exact."""
+    """int64[ranks], steps the rank has done since the report behind this picture; 0 where there are no reports."""
 
 
 BOOKED = ("batch", "context_tokens", "free_tokens", "free_slots", "saturated_tokens")

@@ -96,7 +96,8 @@ def test_a_sweep_resumes_from_its_folder(capsys: pytest.CaptureFixture[str], tmp
 BAD = [
     (["--knows", "all"], "knows"),
     (["--replicas", "0"], "replicas = 0"),
-    (["--report-delay-ms", "nan"], "delay_s = nan"),
+    (["--knows", "ledger", "--report-delay-ms", "nan"], "delay_s = nan"),
+    (["--report-period-steps", "8"], "leave period and delay out"),
     (["--runner", "ray"], "--ray-address"),
     (["--ray-address", "h:1"], "add --runner ray"),
     (["--trace", "no/such/file.csv"], "no/such/file.csv"),

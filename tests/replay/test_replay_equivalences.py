@@ -148,7 +148,12 @@ def relabelled(policy, order):
             column[order] = seen
         out[:] = [r if r < 0 else order[r] for r in out.tolist()]
 
-    return Policy(replace(policy.spec, place=place), policy.params)
+    learn, name_of = getattr(policy.spec.finished, "py_func", None), np.argsort(order)
+
+    def finished(memory, params, request, rank, context_tokens, output_tokens):
+        learn(memory, params, request, int(name_of[rank]), context_tokens, output_tokens)
+
+    return Policy(replace(policy.spec, place=place, finished=finished if learn else None), policy.params)
 
 
 @quick(40)

@@ -19,9 +19,10 @@ MODES = st.sampled_from(["saturated", "timed"])
 
 
 def anything():
-    return st.builds(
+    exact = st.builds(Information, st.just("exact"), replicas=st.integers(1, 5))
+    return exact | st.builds(
         Information,
-        st.sampled_from(["exact", "ledger", "acknowledged", "erased"]),
+        st.sampled_from(["ledger", "acknowledged", "erased"]),
         replicas=st.integers(1, 5),
         period_steps=st.integers(1, 9),
         delay_steps=st.integers(0, 9),
@@ -144,6 +145,7 @@ def test_replicas_keep_conversations_and_have_memories_of_their_own():
         ({"period_steps": 0}, "period_steps = 0"),
         ({"delay_steps": -1}, "delay_steps = -1"),
         ({"delay_s": float("nan")}, "delay_s = nan"),
+        ({"knows": "exact", "period_steps": 2}, "leave period and delay out"),
     ],
 )
 def test_senseless_information(values, message):

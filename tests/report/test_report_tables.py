@@ -146,6 +146,7 @@ def test_latencies_stand_in_the_row_where_there_is_room(timed: Comparison) -> No
 
 
 def test_colour_only_where_it_is_wanted(usual: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")  # a dumb one gets no colour, whatever is forced
     assert "\x1b[1m" in printed(usual, force_terminal=True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", printed(usual, force_terminal=True))

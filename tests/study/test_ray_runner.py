@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def test_a_cluster_gives_the_same_bytes_reports_failures_and_resumes(tmp_path: P
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
     # Sockets of the cluster have paths of at most 107 bytes: the folder of the test is too deep.
-    short = Path("/tmp") / f"ray-{secrets.token_hex(4)}"
+    short = Path(tempfile.gettempdir()) / f"ray-{secrets.token_hex(4)}"
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -21,7 +21,9 @@ SIGNALS = [signal.SIGTERM, signal.SIGHUP]
 
 @pytest.fixture
 def stopping() -> Iterator[None]:
+    # Whoever started the tests may have had them ignored, as nohup does.
     before = {s: signal.signal(s, signal.SIG_DFL) for s in SIGNALS}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     stop_on_signals()
     yield
     for number, handler in before.items():
@@ -48,7 +50,13 @@ sys.exit(main())
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda s: s.name)
 def test_a_command_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", COMPARE, str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
         assert [p.name[:5] for p in tmp_path.iterdir()] == [".out-"]

@@ -7,7 +7,7 @@ may go, so `fits` is the whole filter. It never sees the true output length of a
 that learns from those that ended has a second function, ``finished``.
 
 What binds it is the view it was given: the engine refuses a choice that the view itself forbids. Where a view is
-stale, a rank that turns out to be full is the engine's affair, and the request waits again.
+stale, a rank that turns out to be full is the engine's affair: the request waits in that rank's own queue.
 
 Most policies choose one request at a time; `one_by_one` turns such a ``pick`` function into ``place``.
 """

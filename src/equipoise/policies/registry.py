@@ -16,9 +16,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
 from pickle import PicklingError
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -338,17 +340,29 @@ def _from_file(text: str) -> PolicySpec:
     )
 
 
+class _FromSource(SourceFileLoader):
+    """Loads what stands in the file now.
+
+    Python's own bytecode cache goes by size and second of change: an edit of one digit, tried at once, would run as
+    what it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _load_module(path: Path) -> Any:
     # The contents are part of the name: linker symbols are made of it (see `one_by_one`). The path is not: compiled
     # code on disk asks for its module by name, and serves a copy of the file too.
     name = f"equipoise_policy_{path.stem}_{_digest(path)}"
-    definition = importlib.util.spec_from_file_location(name, path)
-    if definition is None or definition.loader is None:
+    loader = _FromSource(name, str(path))
+    definition = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if definition is None:
         raise PolicyError(f"cannot load {str(path)!r}", fix="it must be a Python file")
     module = importlib.util.module_from_spec(definition)
     sys.modules[name] = module
     try:
-        definition.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise PolicyError(
             f"{type(error).__name__}: {error}", where=str(path), fix="the file must import cleanly"

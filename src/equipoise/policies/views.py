@@ -1,4 +1,4 @@
-"""Making, cutting and copying what a policy is shown: the one place that knows all fields of `Ranks` and `Requests`."""
+"""Making, cutting and copying what a policy is shown; a further field of `Ranks` or `Requests` is added here."""
 
 from __future__ import annotations
 

@@ -263,6 +263,10 @@ def replay(
         arrival_s=arrival_s,
         context_tokens=trace.context_tokens,
         output_tokens=trace.output_tokens,
+        information=information,
+        group_policy=group_policy,
+        rate_scale=rate_scale,
+        warmup_turnovers=warmup_turnovers,
     )
 
 

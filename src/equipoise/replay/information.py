@@ -58,6 +58,13 @@ class Information:
         if not (math.isfinite(self.delay_s) and self.delay_s >= 0):
             raise InputError(f"delay_s = {self.delay_s}", fix="must be a finite number, 0 or more")
 
+        if self.knows == "exact" and (self.period_steps, self.delay_steps, self.delay_s) != (1, 0, 0.0):
+            raise InputError(
+                "reports that are late, of a router that knows the true state",
+                where="knows = 'exact'",
+                fix="leave period and delay out, or use 'ledger', 'acknowledged' or 'erased'",
+            )
+
     @property
     def plain(self) -> bool:
         """One router that knows all: what the plain kernel does."""

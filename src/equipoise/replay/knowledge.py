@@ -239,7 +239,7 @@ def show(know, settings, pool, replica, batch, context, saturated, steps, view):
             view.context_tokens[r] = know.told[1, r] + own[1, r] - base[1, r]
             for s in range(channels - 3):
                 view.saturated_tokens[r, s] = know.told[2 + s, r] + own[2 + s, r] - base[2 + s, r]
-            view.unseen_requests[r] = own[-1, r] - base[-1, r]
+            view.unseen_requests[r] = 0 if settings.knows == LEDGER else own[-1, r] - base[-1, r]
             view.report_age_steps[r] = steps[i] - know.told_step[i]
         view.free_slots[r] = pool.max_batch - view.batch[r]
         view.free_tokens[r] = largest - view.context_tokens[r] if view.free_slots[r] > 0 else -1

@@ -109,4 +109,5 @@ class Replicas:
             return self.channels(lambda q: True), np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
         loads = self.told + self.own(replica) - self.base[replica]
         age = np.repeat(np.array(self.steps) - np.array(self.told_step), width)
-        return loads, self.own(replica)[-1] - self.base[replica, -1], age
+        unseen = self.own(replica)[-1] - self.base[replica, -1]
+        return loads, unseen * (self.settings.knows != LEDGER), age

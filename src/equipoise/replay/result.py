@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
+from equipoise.replay.information import Information
 from equipoise.replay.layout import ENDED, SERIES, SERIES_COLUMNS, TOTALS, Outcome
 from equipoise.replay.pool import Pool
 from equipoise.types import Floats
@@ -88,6 +89,11 @@ class ReplayResult:
     arrival_s : float64[requests]
         Arrivals as replayed (the rate scale applied); empty in ``saturated`` mode.
     context_tokens, output_tokens : int64[requests]
+    information : Information
+        Router replicas and what they knew.
+    group_policy : str
+    rate_scale, warmup_turnovers : float
+        As asked for.
     """
 
     trace_name: str
@@ -103,6 +109,10 @@ class ReplayResult:
     arrival_s: Floats
     context_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
+    information: Information
+    group_policy: str
+    rate_scale: float
+    warmup_turnovers: float
 
     def _total(self, position: int) -> float:
         return float(self.outcome.totals[position])
@@ -372,9 +382,10 @@ class ReplayResult:
         return pl.DataFrame(columns)
 
     def __repr__(self) -> str:
+        known = "" if self.information.plain else f", {self.information}"
         return (
             f"ReplayResult({self.trace_name}, {self.policy_name} {dict(self.params)}, {self.cost.name}, "
-            f"{self.mode}: excess {self.excess:.2%} over {self.counted_steps} steps)"
+            f"{self.mode}{known}: excess {self.excess:.2%} over {self.counted_steps} steps)"
         )
 
 

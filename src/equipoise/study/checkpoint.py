@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -20,9 +21,9 @@ from zipfile import BadZipFile
 import msgspec
 import numpy as np
 
-from equipoise._jit import package_digest
 from equipoise.cost.files import to_dict
 from equipoise.errors import InputError
+from equipoise.policies import Policy
 from equipoise.replay import Percentiles, ReplayResult
 from equipoise.replay.layout import Outcome
 from equipoise.study.jobs import Batch, Job, Measures, Run
@@ -62,7 +63,12 @@ class Checkpoint:
             ) from error
 
     def load(self, batch: Batch, job: Job) -> Run | None:
-        """The run of a job, if it was kept whole; a damaged or half-written one is as good as none."""
+        """The run of a job, if it was kept whole; a damaged or half-written one is as good as none.
+
+        A policy made in code has no name to be found by; its runs are not kept.
+        """
+        if not job.policy.origin:
+            return None
         stem = self._stem(batch, job)
         try:
             kept = msgspec.json.decode(stem.with_suffix(".json").read_bytes(), type=dict[str, Any])
@@ -81,6 +87,8 @@ class Checkpoint:
 
     def save(self, batch: Batch, job: Job, run: Run) -> None:
         """Keep a run; the JSON file comes last and vouches for the other."""
+        if not job.policy.origin:
+            return
         stem = self._stem(batch, job)
         result = run.result
         if result is not None:
@@ -105,7 +113,7 @@ def _description(batch: Batch, job: Job) -> dict[str, Any]:
     setting = job.setting
     return {
         "version": version("equipoise"),
-        "kernel": package_digest(),
+        "package": _package_digest(),
         "trace": batch.trace,
         "trace_files": _stamps(Path(batch.trace)),
         "seed": job.seed,
@@ -121,9 +129,28 @@ def _description(batch: Batch, job: Job) -> dict[str, Any]:
         "rate_scale": job.rate_scale,
         "warmup_turnovers": job.warmup_turnovers,
         "policy": job.policy.text,
-        "policy_digest": job.policy.digest,
+        "policy_source": _source_digest(job.policy),
         "keep": job.keep,
     }
+
+
+@cache
+def _package_digest() -> str:
+    """Digest of all that this package is made of: code, presets, schemas."""
+    package = Path(__file__).parents[1]
+    digest = sha256()
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".toml", ".json")):
+        digest.update(path.relative_to(package).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _source_digest(policy: Policy) -> str:
+    """Digest of the file that a policy's function stands in: its own, or that of the package it comes with."""
+    place = getattr(policy.spec.place, "py_func", policy.spec.place)
+    path = Path(getattr(getattr(place, "__code__", None), "co_filename", ""))
+    own = path.read_bytes() if path.is_file() else b""
+    return sha256(own + (policy.digest or "").encode()).hexdigest()
 
 
 def _stamps(path: Path) -> list[tuple[str, int, int]]:
@@ -158,6 +185,10 @@ def _result(job: Job, kept: dict[str, Any], path: Path) -> ReplayResult:
         seed=job.seed,
         wall_s=kept["measures"]["wall_s"],
         outcome=outcome,
+        information=setting.information,
+        group_policy=setting.group_policy,
+        rate_scale=kept["rate_scale"],
+        warmup_turnovers=job.warmup_turnovers,
         **others,
     )
 

@@ -34,7 +34,8 @@ class _Failure:
         """The cell and what went wrong, in one clause."""
         setting = self.job.setting
         name = f"{self.job.policy.label} on {setting.trace}, {setting.cost.name}, seed {self.job.seed}"
-        return f"{name}: {str(self.error).splitlines()[0]}"
+        reason = next(iter(str(self.error).splitlines()), type(self.error).__name__)
+        return f"{name}: {reason}"
 
 
 def on_ray(address: str | None, checkpoint: Checkpoint | None = None) -> Runner:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise import models
+from equipoise import cost, models
 from equipoise.calibrate import FitResult, StepRecords, fit
 from equipoise.cost import Saturation, StepCost, Term
 from equipoise.cost.files import SCHEMA
-from markers import ROOT
 from measured_fits import AFTER_TOP_K, Measured, summary
 
-FOLDER = ROOT / "src" / "equipoise" / "cost" / "presets"
+FOLDER = Path(cost.__file__).parent / "presets"
+"""Of the package that is imported: a checkout, or what was installed."""
 WRITTEN_BY = "# Written by scripts/measured_costs.py"
 
 HELDOUT, BEYOND, ROWS = 0.06, 0.10, 40

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, settings
 
 from equipoise.cost.prefill import PrefillCost, PrefillTerm
@@ -23,7 +23,8 @@ from equipoise.fleet.layout import (
     new_fleet_outcome,
 )
 from equipoise.fleet.reference import run_reference
-from equipoise.replay import engine, reference, replay
+from equipoise.policies.registry import get
+from equipoise.replay import Information, SnapshotPlan, reference
 from equipoise.replay.layout import Outcome, PoolLayout, Settings, Work, new_outcome
 
 PREFILL = PrefillCost((PrefillTerm("all", per_token=0.01, per_100k_pairs=3.0),), constant=2.5)
@@ -127,17 +128,29 @@ class Case:
     series_rows: int = 64
     snapshots: int = 4
 
-    def run(self, run: Any = run_reference) -> tuple[Outcome, FleetOutcome]:
-        """Outcomes of the twin, or of anything with its arguments."""
-        n, keep = len(self.work.context_tokens), bool(self.settings.keep_requests)
-        out = new_outcome(
-            n,
+    def blank(self) -> Outcome:
+        return new_outcome(
+            len(self.work.context_tokens),
             self.layout,
             len(self.prices.saturation_tokens),
             series_rows=self.series_rows,
-            keep_requests=keep,
+            keep_requests=bool(self.settings.keep_requests),
             snapshots=self.snapshots,
         )
+
+    def replayed(self) -> Outcome:
+        """Outcome of the replay's own twin, to which all that this file switches on is unknown."""
+        out = self.blank()
+        reference.run_reference(
+            self.work, self.layout, self.settings, self.prices, self.place, self.finished, self.params,
+            self.memory_ints.copy(), self.memory_floats.copy(), out,
+        )  # fmt: skip
+        return out
+
+    def run(self, run: Any = run_reference) -> tuple[Outcome, FleetOutcome]:
+        """Outcomes of the twin, or of anything with its arguments."""
+        n, keep = len(self.work.context_tokens), bool(self.settings.keep_requests)
+        out = self.blank()
         fleet_out = new_fleet_outcome(n, keep_requests=keep)
         run(
             self.work, self.layout, self.settings, self.life, self.ranked, self.extras, self.draws, self.changes,
@@ -147,31 +160,82 @@ class Case:
         return out, fleet_out
 
 
-def replayed(trace, pool, policy, cost, *, series_rows=64, **options) -> tuple[Outcome, Case] | None:
-    """Outcome of the replay's own twin, and the same run as a case with everything off; None where nothing fits."""
-    layout = pool.layout()
+def case_of(
+    trace,
+    pool,
+    policy,
+    cost,
+    *,
+    mode="saturated",
+    concurrency=8,
+    seed=0,
+    rate_scale=1.0,
+    group_policy="least_batch",
+    information=None,
+    warmup_turnovers=1.0,
+    drain=True,
+    keep_requests=True,
+    snapshots=None,
+    series_rows=64,
+) -> Case | None:
+    """A run with everything off, from what `replay` takes; None where no request fits on a rank."""
+    policy = get(policy) if isinstance(policy, str) else policy
+    information, snapshots = information or Information(), snapshots or SnapshotPlan(4)
+    layout, prices, n = pool.layout(), cost.prices(), len(trace)
     if trace.context_tokens.min() > layout.kv_capacity_tokens - layout.growth_reserve_tokens:
         return None
-    calls = []
-    original = reference.run_reference
-
-    def listen(*arguments):
-        calls.append((arguments, arguments[7].copy(), arguments[8].copy()))
-        original(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_check", lambda *arguments, **named: None)
-        patch.setattr(engine, "SERIES_ROWS", series_rows)
-        patch.setattr(reference, "run_reference", listen)
-        replay(trace, pool, policy, cost, engine="reference", **options)
-    ((work, layout, settings, prices, place, finished, params, _, _, out), ints, floats) = calls[0]
-    n = len(trace)
-    case = Case(
-        work, layout, settings, plain_life(n), even_ranks(layout, n), no_extras(), no_draws(n), changes_of(),
-        prices, PREFILL.prices(), place, finished, params, ints, floats,
-        series_rows=series_rows, snapshots=len(out.snapshot_step),
+    how = Settings(
+        saturated=int(mode == "saturated"),
+        concurrency=concurrency,
+        seconds_per_unit=cost.us_per_unit * 1e-6,
+        group_by_tokens=int(group_policy == "least_tokens"),
+        warmup_turnovers=warmup_turnovers,
+        drain=int(drain),
+        keep_requests=int(keep_requests),
+        snapshot_first=snapshots.first,
+        snapshot_every=snapshots.every,
+        tells_finished=int(policy.spec.finished is not None),
+        informed=int(not information.plain),
+        knows=("exact", "ledger", "acknowledged", "erased", "extrapolated").index(information.knows),
+        replicas=information.replicas,
+        report_period_steps=information.period_steps,
+        report_delay_steps=information.delay_steps,
+        report_delay_s=information.delay_s,
+    )
+    memories = [
+        policy.new_memory(
+            seed + k * pool.groups + g,
+            prices,
+            (last - first) * pool.ranks,
+            instances=last - first,
+            groups=pool.groups,
+            group=g,
+        )
+        for k in range(information.replicas)
+        for g, (first, last) in enumerate(pairwise(layout.group_starts.tolist()))
+    ]
+    work = Work(
+        np.zeros(0) if how.saturated else (trace.arrival_s - trace.arrival_s[0]) / rate_scale,
+        np.array(trace.context_tokens, np.int64),
+        np.array(trace.output_tokens, np.int64),
+        np.array(trace.session, np.int64),
+    )
+    return Case(
+        work, layout, how, plain_life(n), even_ranks(layout, n), no_extras(), no_draws(n), changes_of(),
+        prices, PREFILL.prices(), policy.spec.place, policy.spec.finished or learn_nothing, policy.param_array(),
+        padded([m.ints for m in memories]), padded([m.floats for m in memories]),
+        series_rows=series_rows, snapshots=snapshots.count,
     )  # fmt: skip
-    return out, case
+
+
+def learn_nothing(*arguments):
+    raise AssertionError("told although tells_finished is 0")
+
+
+def padded(rows):
+    """Memories as the rows of one array."""
+    longest = max(len(row) for row in rows)
+    return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
 
 
 def as_bytes(*outcomes: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from fleet_cases import as_bytes, quick, replayed
+from fleet_cases import as_bytes, case_of, quick
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -46,10 +46,10 @@ def one_instance(pool):
     )
 
 
-def assert_equal(both):
-    if both is None:  # nothing fits on a rank
+def assert_equal(case):
+    if case is None:  # nothing fits on a rank
         return
-    expected, case = both
+    expected = case.replayed()
     out, fleet_out = case.run()
     if not case.settings.drain or expected.ended[ENDED.ERROR]:  # what is left is counted otherwise
         expected.ended[ENDED.RESIDUE] = out.ended[ENDED.RESIDUE]
@@ -66,7 +66,7 @@ def assert_equal(both):
 @quick(60)
 @given(traces(), pools().map(one_instance), policies(), costs(), options())
 def test_one_instance(trace, pool, policy, cost, chosen):
-    assert_equal(replayed(trace, pool, policy, cost, **chosen))
+    assert_equal(case_of(trace, pool, policy, cost, **chosen))
 
 
 @quick(40)
@@ -74,7 +74,7 @@ def test_one_instance(trace, pool, policy, cost, chosen):
 def test_many_instances_without_limits(trace, pool, policy, cost, chosen):
     """Where ranks are limited, the replay lets in what was placed during a step, whatever has grown since."""
     pool = Pool(instances=pool.instances, ranks=pool.ranks, groups=pool.groups)
-    assert_equal(replayed(trace, pool, policy, cost, **chosen))
+    assert_equal(case_of(trace, pool, policy, cost, **chosen))
 
 
 @st.composite
@@ -96,17 +96,17 @@ def information(draw):
 @quick(60)
 @given(traces(), pools().map(one_instance), policies(), costs(), options(), information())
 def test_one_instance_whatever_routers_know(trace, pool, policy, cost, chosen, informed):
-    assert_equal(replayed(trace, pool, policy, cost, information=informed, **chosen))
+    assert_equal(case_of(trace, pool, policy, cost, information=informed, **chosen))
 
 
 @quick(40)
 @given(traces(), pools(), policies(), costs(), options(), information())
 def test_many_instances_whatever_routers_know(trace, pool, policy, cost, chosen, informed):
     """Engines of informed runs admit by what has room at that moment, as fleets do: limits do not matter."""
-    both = replayed(trace, pool, policy, cost, information=informed, **chosen)
+    case = case_of(trace, pool, policy, cost, information=informed, **chosen)
     if informed.knows != "exact" and pool.instances > 1:  # pictures here do not say when an instance starts
         assume(policy.name not in ("foresight", "equipoise"))
-    assert_equal(both)
+    assert_equal(case)
 
 
 def test_beyond_one_round():
@@ -115,4 +115,4 @@ def test_beyond_one_round():
     trace = Trace.from_columns("test", np.zeros(n), 1 + np.arange(n) % 50, 1 + np.arange(n) % 3)
     cost = StepCost("linear", (Term("full", 0.3, per_100k_context=130.0),), constant=2.0)
     for pool in (Pool(ranks=2, max_batch=540), Pool(instances=2, ranks=1, groups=2)):
-        assert_equal(replayed(trace, pool, "dualpath", cost, mode="timed"))
+        assert_equal(case_of(trace, pool, "dualpath", cost, mode="timed"))

@@ -57,6 +57,10 @@ def fleets(draw, *, always=(), never=(), drain=None):
         trace, pool = crowd(rng)
     if "by_instance" in on:
         pool = replace(pool, groups=pool.instances)
+    informed = information(rng) if "information" in on else None
+    guesses = (
+        informed is not None and informed.knows == "extrapolated"
+    )  # from when requests started: those are kept
     case = case_of(
         trace,
         pool,
@@ -67,10 +71,10 @@ def fleets(draw, *, always=(), never=(), drain=None):
         seed=int(rng.integers(0, 9)),
         rate_scale=float(rng.choice([0.5, 1.0, 7.0])) * (1e4 if crowded and rng.random() < 0.5 else 1),
         group_policy=str(rng.choice(["least_batch", "least_tokens"])),
-        information=information(rng) if "information" in on else None,
+        information=informed,
         warmup_turnovers=float(rng.choice([0.0, 0.5, 1.0])),
         drain=rng.random() < 0.7 if drain is None else drain,
-        keep_requests=rng.random() < 0.8,
+        keep_requests=rng.random() < 0.8 or guesses,
         snapshots=SnapshotPlan(
             int(rng.integers(0, 5)), first=int(rng.integers(0, 5)), every=int(rng.integers(1, 4))
         ),

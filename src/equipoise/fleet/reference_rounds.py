@@ -34,7 +34,7 @@ def rounds(fleet: Fleet, views: Views, place: Place) -> bool:
         fleet.ended[ENDED.ROUNDS] += 1
         fleet.counts[COUNTS.DECISIONS] += len(asked)
         by_instance = fleet.life.split == BY_INSTANCE
-        if by_instance or fleet.settings.informed:
+        if by_instance or fleet.settings.informed or fleet.settings.replicas > 1:
             chosen = _replicas_in_turn(fleet, views, place, asked, by_instance)
             if chosen is None:
                 return False
@@ -137,7 +137,7 @@ def ask(fleet: Fleet, asked: Sequence[Request]) -> Requests:
 def _in_groups(fleet: Fleet, view: Ranks, asked: Sequence[Request], place: Place, memory: int) -> list[int]:
     """A group for each request, then the policy inside it; one router alone with one group needs no choice."""
     bounds = fleet.layout.group_starts * fleet.width
-    groups, plain = len(bounds) - 1, not fleet.settings.informed
+    groups, plain = len(bounds) - 1, not fleet.settings.informed and fleet.settings.replicas == 1
     if groups == 1 and plain:
         part = np.full(len(asked), -1, dtype=np.int64)
         memories = Memory(fleet.memory_ints[0], fleet.memory_floats[0])

@@ -105,6 +105,26 @@ def test_the_last_to_come_is_preempted(kind):
     assert out.totals[TOTALS.OVER_CAPACITY] == 0
 
 
+def test_a_rank_that_preempted_admits_nothing_for_a_while():
+    case = switched(
+        fleet(0.0, [40, 40], [12, 20], Pool(ranks=1, kv_capacity_tokens=90)), preemption=SWAP, freeze_steps=8
+    )
+    _, more = case.run()
+    # Frozen from the sixth step to the thirteenth, which runs nothing: the first request ended with the twelfth.
+    assert more.ended_s.tolist() == [12.0, 13.0 + 15.0]
+    assert more.counts[COUNTS.FROZEN_RANK_STEPS] == 8
+
+
+def test_the_preempted_come_back_in_their_order():
+    case = switched(
+        fleet(0.0, [30, 30, 30], [30, 25, 6], Pool(ranks=1, kv_capacity_tokens=100)), preemption=SWAP
+    )
+    _, more = case.run()
+    # The third leaves at 3 s, the second at 20 s. The third would fit then, but the second is before it.
+    assert more.preemptions.tolist() == [0, 1, 1]
+    assert more.ended_s.tolist() == [30.0, 35.0, 33.0]
+
+
 def test_one_that_outgrows_its_rank_fails():
     case = switched(fleet(0.0, 40, 30, Pool(ranks=1, kv_capacity_tokens=50)), preemption=RECOMPUTE)
     _, more = case.run()

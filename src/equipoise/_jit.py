@@ -13,12 +13,12 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
 from llvmlite.ir import Constant  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import from_dtype, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.cgutils import create_struct_proxy, pack_array
 from numba.core.imputils import impl_ret_borrowed
@@ -76,11 +76,14 @@ _TYPES = (
 def numba_type(annotation: Any) -> Type:
     """Numba's type of an annotation of `equipoise.types`, or of a named tuple whose fields carry them.
 
-    A named tuple has two spellings, by whether all its fields are of one type.
+    An array annotated with a dtype holds such records. A named tuple has two spellings, by whether all its fields are of
+    one type.
     """
     for known, found in _TYPES:
         if annotation == known:
             return found
+    if get_origin(annotation) is Annotated and isinstance(annotation.__metadata__[0], np.dtype):
+        return types.Array(from_dtype(annotation.__metadata__[0]), 1, "C")
     fields = [numba_type(a) for a in get_type_hints(annotation, include_extras=True).values()]
     if all(f == fields[0] for f in fields):
         return types.NamedUniTuple(fields[0], len(fields), annotation)
@@ -169,8 +172,10 @@ def _overload_shortened(columns, count):  # type: ignore[no-untyped-def]
     return lambda columns, count: _shortened(columns, count)
 
 
-def compiled(signature: Any, *, checked: bool = False) -> Callable[[Callable[..., Any]], Any]:
+def compiled(signature: Any, *, checked: bool = False, first_class: bool = True) -> Callable[[Callable[..., Any]], Any]:
     """Compile with an explicit signature and a disk cache; without the cache where no folder is writable.
+
+    ``first_class``: compiled code may be handed the function, as the kernel is handed policies; costs time to compile.
 
     ``checked`` code raises on an index out of bounds instead of reading whatever is there: for code that is not ours.
 
@@ -178,7 +183,9 @@ def compiled(signature: Any, *, checked: bool = False) -> Callable[[Callable[...
     """
 
     def wrap(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(nogil=True, error_model="numpy", boundscheck=checked)(function)
+        dispatcher = njit(
+            nogil=True, error_model="numpy", boundscheck=checked, no_cfunc_wrapper=not first_class
+        )(function)
         try:
             dispatcher._cache = _DigestCache(function, checked)
         except RuntimeError as error:  # numba: "cannot cache function ...: no locator available"
@@ -196,13 +203,16 @@ class _DigestCache(FunctionCache):  # type: ignore[misc]
     Numba looks at the file a function stands in, not at the files of the helpers it calls: an edited policy could run
     as its old self. Here a digest of this package's compiled rooms and of all that the function reaches decides.
 
+    The rooms import only downward, so a function's room and those below it are all it can be made of: work on the
+    fleet leaves compiled policies valid.
+
     The digest is part of the file names because numba numbers the entries of one index without a lock: two processes
     that compile two policies at once may both write number 1, and one policy would then run as the other.
     """
 
     def __init__(self, function: Callable[..., Any], checked: bool = False) -> None:
         super().__init__(function)
-        digest = sha256(package_digest().encode())
+        digest = sha256(package_digest(function.__module__ or "").encode())
         digest.update(f"{get_host_cpu_name()} {checked}".encode())
         _add_function(digest, function, set())
         self._digest = digest.hexdigest()
@@ -274,16 +284,18 @@ def _add_file(digest: Any, name: str) -> None:
         digest.update(path.read_bytes())
 
 
+COMPILED_ROOMS = ("cost", "policies", "replay", "fleet")
+"""Rooms with compiled code, lowest first. More than is compiled counts: a list of files would be forgotten once."""
+
+
 @cache
-def package_digest() -> str:
-    """Digest of all source that is compiled, or decides how."""
+def package_digest(module: str = "") -> str:
+    """Digest of all source that a function of a module may be compiled from, or that decides how."""
     package = Path(__file__).parent
     sources = [package / "types.py", Path(__file__)]
-    for room in (
-        "cost",
-        "policies",
-        "replay",
-    ):  # more than is compiled: a list kept by hand would be forgotten once
+    room = module.split(".")[1] if module.startswith("equipoise.") else ""
+    reach = COMPILED_ROOMS.index(room) + 1 if room in COMPILED_ROOMS else len(COMPILED_ROOMS)
+    for room in COMPILED_ROOMS[:reach]:
         sources += sorted((package / room).glob("*.py"))
     digest = sha256()
     for path in sources:

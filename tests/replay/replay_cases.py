@@ -41,7 +41,7 @@ def run_unchecked(trace, pool, policy, cost, *, series_rows=1024, **options):
     if trace.context_tokens.min() > layout.kv_capacity_tokens - layout.growth_reserve_tokens:
         return None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_check", lambda *arguments, **named: None)
+        patch.setattr(engine, "check_outcome", lambda *arguments, **named: None)
         patch.setattr(engine, "SERIES_ROWS", series_rows)
         return replay(trace, pool, policy, cost, **options)
 

@@ -231,7 +231,7 @@ def test_equal_runs_are_equal_in_any_thread(name):
 
 def test_groups_and_seeds_draw_from_streams_of_their_own():
     """No group of one seed repeats a group of another seed: averages over seeds count on it."""
-    from equipoise.replay.engine import _stream
+    from equipoise.replay.setup import _stream
 
     streams = {_stream(seed, group) for seed in range(50) for group in range(20)}
     assert len(streams) == 50 * 20

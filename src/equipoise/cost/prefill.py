@@ -23,7 +23,7 @@ from equipoise.cost.attended import MAX_POSITION, counts, pairs, saturated_pairs
 from equipoise.cost.step_cost import TOKENS_PER_UNIT, Barrier, Saturation, Unit
 from equipoise.errors import CostError
 from equipoise.models.reader import LARGEST_PRICE
-from equipoise.types import Floats, Ints
+from equipoise.types import Floats, Floats2D, Ints
 
 __all__ = ["PrefillCost", "PrefillPrices", "PrefillTerm"]
 
@@ -61,7 +61,7 @@ class PrefillPrices(NamedTuple):
     """float64[T], price of one prompt token."""
     pair: Floats
     """float64[T], price of one attended pair."""
-    saturated: Floats
+    saturated: Floats2D
     """float64[T, S], price of one saturated pair."""
     saturation_tokens: Ints
     """int64[S], the saturation lengths, ascending."""

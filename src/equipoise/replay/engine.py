@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError, InternalError, PolicyError
@@ -33,6 +30,7 @@ from equipoise.replay.layout import (
 )
 from equipoise.replay.pool import Pool, whole_number
 from equipoise.replay.result import ReplayResult
+from equipoise.replay.setup import arrivals, column, failed, functions, memories
 from equipoise.replay.state import new_state
 from equipoise.traces.trace import Trace
 
@@ -164,12 +162,12 @@ def replay(
     plan = snapshots or SnapshotPlan(0)
     prices = cost.prices()
     seconds_per_unit = cost.us_per_unit * 1e-6
-    arrival_s = np.zeros(0) if saturated else _arrivals(trace, rate_scale)
+    arrival_s = np.zeros(0) if saturated else arrivals(trace, rate_scale)
     work = Work(
         arrival_s,
-        _column(trace.context_tokens),
-        _column(trace.output_tokens),
-        _column(trace.session, one_for_all=True),
+        column(trace.context_tokens),
+        column(trace.output_tokens),
+        column(trace.session, one_for_all=True),
     )
     settings = Settings(
         saturated=int(saturated),
@@ -197,28 +195,19 @@ def replay(
         keep_requests=keep,
         snapshots=plan.count,
     )
-    memories = [
-        policy.new_memory(
-            _stream(seed, k * pool.groups + g),
-            prices,
-            (last - first) * pool.ranks,
-            instances=last - first,
-            groups=pool.groups,
-            group=g,
-        )
-        for k in range(information.replicas)
-        for g, (first, last) in enumerate(pairwise(layout.group_starts.tolist()))
-    ]
+    ints, floats = memories(
+        policy, prices, layout, groups=pool.groups, replicas=information.replicas, seed=seed
+    )
     slow = engine == "reference" or not policy.compiled
     common = (
         work,
         layout,
         settings,
         prices,
-        *_functions(policy, slow),
+        *functions(policy, slow=slow),
         policy.param_array(),
-        _padded([m.ints for m in memories]),
-        _padded([m.floats for m in memories]),
+        ints,
+        floats,
     )
     if slow:
         from equipoise.replay.reference import run_reference
@@ -246,9 +235,9 @@ def replay(
         except TypeError as error:  # the arrays do not have the types the kernel was compiled for
             raise InternalError(str(error)) from error
         except Exception as error:  # the kernel raises nothing by itself
-            raise _failed(policy, error) from error
+            raise failed(policy, error) from error
     wall_s = time.perf_counter() - began
-    _check(outcome, policy, trace, mode=mode, drain=drain)
+    check_outcome(outcome, policy, trace, mode=mode, drain=drain)
     return ReplayResult(
         trace_name=trace.name,
         policy_name=policy.name,
@@ -270,71 +259,6 @@ def replay(
     )
 
 
-def _column(values: Any, *, one_for_all: bool = False) -> Any:
-    """A column as the kernel's one signature takes it: contiguous and writable; a repeated value may stay one."""
-    array = np.asarray(values)
-    if one_for_all and array.strides == (0,):
-        array = array[:1]
-    return np.require(array, dtype=np.int64, requirements=["C", "W"])
-
-
-def _arrivals(trace: Trace, rate_scale: float) -> Any:
-    """Arrivals from 0 on, so many times as fast."""
-    with np.errstate(over="ignore"):
-        arrival_s = (trace.arrival_s - trace.arrival_s[0]) / rate_scale
-    if not math.isfinite(arrival_s[-1]):
-        raise InputError(
-            f"rate_scale = {rate_scale} puts the last arrival at {arrival_s[-1]} s", fix="use a larger one"
-        )
-    return arrival_s
-
-
-def _stream(seed: int, group: int) -> int:
-    """Seed of a group's policy: the run's own for the first, streams of their own for the others.
-
-    Not ``seed + group``: run 0's second group would then repeat the draws of run 1's first, and runs that are
-    averaged as independent would not be.
-    """
-    if group == 0:
-        return int(seed)
-    return int(np.random.SeedSequence(int(seed), spawn_key=(group,)).generate_state(1, np.uint64)[0])
-
-
-def _padded(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Memories as the rows of one array; groups differ in ranks, so their memories may differ in length."""
-    longest = max(len(row) for row in rows)
-    return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
-
-
-def _functions(policy: Policy, slow: bool) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What the policy does with a round, and with a request that ended: compiled, or plain Python for the slow twin."""
-    from equipoise.replay.kernel import learn_nothing
-
-    place, finished = policy.spec.place, policy.spec.finished or learn_nothing
-    return (_plain(policy, place), _plain(policy, finished)) if slow else (place, finished)
-
-
-def _plain(policy: Policy, function: Any) -> Callable[..., None]:
-    """A function's plain-Python self; what goes wrong inside it becomes an error a person can act on."""
-    plain = getattr(function, "py_func", function)
-
-    def named(*arguments: Any) -> None:
-        try:
-            plain(*arguments)
-        except Exception as error:
-            raise _failed(policy, error) from error
-
-    return named
-
-
-def _failed(policy: Policy, error: Exception) -> PolicyError:
-    return PolicyError(
-        f"{type(error).__name__}: {error}",
-        where=f"policy {policy.name!r}",
-        fix="it failed inside its own code",
-    )
-
-
 def _check_fits(trace: Trace, largest: int) -> None:
     smallest = int(trace.context_tokens.min())
     if smallest > largest:
@@ -344,8 +268,13 @@ def _check_fits(trace: Trace, largest: int) -> None:
         )
 
 
-def _check(outcome: Outcome, policy: Policy, trace: Trace, *, mode: str, drain: bool) -> None:
-    """Turn the kernel's error codes, and a run without a counted step, into errors."""
+def check_outcome(
+    outcome: Outcome, policy: Policy, trace: Trace, *, mode: str, drain: bool, elsewhere: int = 0
+) -> None:
+    """Turn the kernel's error codes, lost requests, and a run without a counted step into errors.
+
+    `elsewhere` counts the requests that ended in ways this engine's own runs do not have.
+    """
     code = outcome.ended[ENDED.ERROR]
     row, rank = int(outcome.ended[ENDED.ERROR_REQUEST]), int(outcome.ended[ENDED.ERROR_RANK])
     where = f"policy {policy.name!r}"
@@ -367,6 +296,7 @@ def _check(outcome: Outcome, policy: Policy, trace: Trace, *, mode: str, drain: 
             )
     ended = outcome.ended
     known = ended[ENDED.FINISHED] + ended[ENDED.REJECTED] + ended[ENDED.QUEUED] + ended[ENDED.RUNNING]
+    known += elsewhere
     left = ended[ENDED.QUEUED] + ended[ENDED.RUNNING] + ended[ENDED.RESIDUE] if drain else 0
     if left or known != len(trace):
         raise InternalError(

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from equipoise.errors import InputError
-from equipoise.replay.layout import ACKNOWLEDGED, ERASED, EXACT, LEDGER
+from equipoise.replay.layout import ACKNOWLEDGED, ERASED, EXACT, EXTRAPOLATED, LEDGER
 from equipoise.replay.pool import whole_number
 
-__all__ = ["Information", "Knows"]
+__all__ = ["Information", "Knows", "Split"]
 
-Knows = Literal["exact", "ledger", "acknowledged", "erased"]
-CODES = {"exact": EXACT, "ledger": LEDGER, "acknowledged": ACKNOWLEDGED, "erased": ERASED}
+Knows = Literal["exact", "ledger", "extrapolated", "acknowledged", "erased"]
+Split = Literal["request", "instance"]
+CODES = {
+    "exact": EXACT,
+    "ledger": LEDGER,
+    "acknowledged": ACKNOWLEDGED,
+    "erased": ERASED,
+    "extrapolated": EXTRAPOLATED,
+}
 MOST_REPLICAS = 64
 MOST_STEPS = 4096
 
@@ -28,14 +35,23 @@ class Information:
 
     Parameters
     ----------
-    knows : {"exact", "ledger", "acknowledged", "erased"}
+    knows : {"exact", "ledger", "extrapolated", "acknowledged", "erased"}
         ``exact``: the true state at any time. ``ledger``: own requests exactly, those of other replicas by reports.
+        ``extrapolated``: the same without seeing tokens: own requests are taken to grow at the pace of those that
+        finished last.
         ``acknowledged``: reports, and own dispatches that they have not seen. ``erased``: reports alone, and own
         dispatches until the next report comes in.
     replicas : int
     period_steps : int
     delay_steps : int
     delay_s : float
+    period_s : float
+        If above 0, an instance reports at the first step end at or after each multiple of it, and ``period_steps`` is
+        not looked at.
+    split : {"request", "instance"}
+        What replicas share among themselves. ``request``: each places its own requests on any rank. ``instance``: each
+        owns some instances; any replica chooses the instance, on its own picture, and the owner the rank, on the exact
+        one.
 
     Raises
     ------
@@ -48,6 +64,8 @@ class Information:
     period_steps: int = 1
     delay_steps: int = 0
     delay_s: float = 0.0
+    period_s: float = 0.0
+    split: Split = "request"
 
     def __post_init__(self) -> None:
         if self.knows not in get_args(Knows):
@@ -55,10 +73,14 @@ class Information:
         whole_number("replicas", self.replicas, 1, MOST_REPLICAS)
         whole_number("period_steps", self.period_steps, 1, MOST_STEPS)
         whole_number("delay_steps", self.delay_steps, 0, MOST_STEPS)
-        if not (math.isfinite(self.delay_s) and self.delay_s >= 0):
-            raise InputError(f"delay_s = {self.delay_s}", fix="must be a finite number, 0 or more")
-
-        if self.knows == "exact" and (self.period_steps, self.delay_steps, self.delay_s) != (1, 0, 0.0):
+        for name in ("delay_s", "period_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} = {value}", fix="must be a finite number, 0 or more")
+        if self.split not in get_args(Split):
+            raise InputError(f"split = {self.split!r}", fix=f"use one of {', '.join(get_args(Split))}")
+        late = (self.period_steps, self.delay_steps, self.delay_s, self.period_s)
+        if self.knows == "exact" and late != (1, 0, 0.0, 0.0):
             raise InputError(
                 "reports that are late, of a router that knows the true state",
                 where="knows = 'exact'",
@@ -68,4 +90,4 @@ class Information:
     @property
     def plain(self) -> bool:
         """One router that knows all: what the plain kernel does."""
-        return self.knows == "exact" and self.replicas == 1
+        return self.knows == "exact" and self.replicas == 1 and self.split == "request"

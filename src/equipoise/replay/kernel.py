@@ -546,11 +546,11 @@ def _kernel(informed: bool) -> Any:
     return run
 
 
-run = compiled(SIGNATURE)(_kernel(False))
+run = compiled(SIGNATURE, first_class=False)(_kernel(False))
 """The kernel where every view is exact."""
 
 
 @cache
 def informed_run() -> Any:
     """Compile the kernel whose views may differ from the truth, when it is first asked for."""
-    return compiled(SIGNATURE)(_kernel(True))
+    return compiled(SIGNATURE, first_class=False)(_kernel(True))

@@ -14,6 +14,7 @@ __all__ = [
     "ENDED",
     "ERASED",
     "EXACT",
+    "EXTRAPOLATED",
     "LEDGER",
     "MAX_ROUND",
     "NO_ROOM",
@@ -44,7 +45,7 @@ BAD_RANK, NO_ROOM, STUCK = 1, 2, 3
 for ever."""
 
 
-EXACT, LEDGER, ACKNOWLEDGED, ERASED = 0, 1, 2, 3
+EXACT, LEDGER, ACKNOWLEDGED, ERASED, EXTRAPOLATED = 0, 1, 2, 3, 4
 """Values of ``Settings.knows``; see `equipoise.replay.knowledge`."""
 
 
@@ -93,7 +94,7 @@ class Settings(NamedTuple):
     informed: int
     """1: views may differ from the truth; the fields below say how."""
     knows: int
-    """EXACT, LEDGER, ACKNOWLEDGED or ERASED."""
+    """EXACT, LEDGER, ACKNOWLEDGED, ERASED or EXTRAPOLATED."""
     replicas: int
     report_period_steps: int
     report_delay_steps: int

@@ -1,0 +1,76 @@
+"""The prefill pool: ranks with queues of prompts, computed in chunks, an instance's ranks in lock step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from equipoise._jit import jitable
+from equipoise.cost.prefill_evaluate import chunk_work
+from equipoise.fleet.layout import COUNTS
+from equipoise.fleet.lists import append, set_clock
+from equipoise.fleet.state import IDLE, NOBODY, TALLY
+
+__all__ = ["is_idle", "queue_prompt", "start_prefill"]
+
+
+@jitable
+def queue_prompt(state, request, tokens):  # type: ignore[no-untyped-def]
+    """Give a prompt to the prefill rank with the fewest tokens still to compute."""
+    best = 0
+    for r in range(len(state.prompts)):
+        if state.prompts[r].backlog < state.prompts[best].backlog:
+            best = r
+    append(state.lists, state.requests, len(state.ranks) + best, request)
+    state.requests[request].left = tokens
+    state.prompts[best].backlog += tokens
+    state.tally[TALLY.BACKLOG] += tokens
+
+
+@jitable
+def start_prefill(state, life, prefill, seconds_per_unit, instance, now, counts):  # type: ignore[no-untyped-def]
+    """Start a step of a prefill instance: every rank takes prompt tokens in order, up to a chunk."""
+    width = life.prefill_ranks
+    terms = len(prefill.token)
+    taken = 0
+    for r in range(width):
+        rank = instance * width + r
+        for t in range(terms):
+            state.pieces[t, r] = 0.0
+        budget = life.chunk_tokens
+        request = np.int64(state.lists[len(state.ranks) + rank].first)
+        while budget > 0 and request != NOBODY:
+            left = state.requests[request].left
+            tokens = min(left, budget)
+            offset = state.requests[request].size - left
+            for t in range(terms):
+                state.pieces[t, r] += chunk_work(prefill, t, offset, tokens)
+            budget -= tokens
+            request = np.int64(state.requests[request].following)
+        state.prompts[rank].taken = life.chunk_tokens - budget
+        taken += state.prompts[rank].taken
+    if taken == 0:
+        return
+    price = prefill.constant
+    if prefill.barrier_step:
+        slowest = 0.0
+        for r in range(width):
+            own = 0.0
+            for t in range(terms):
+                own += state.pieces[t, r]
+            slowest = max(slowest, own)
+        price += slowest
+    else:
+        for t in range(terms):
+            slowest = 0.0
+            for r in range(width):
+                slowest = max(slowest, state.pieces[t, r])
+            price += slowest
+    counts[COUNTS.PREFILL_STEPS] += 1
+    counts[COUNTS.PREFILL_TOKENS] += taken
+    set_clock(state.prefill_end_s, instance, now + price * seconds_per_unit)
+
+
+@jitable
+def is_idle(state, instance):  # type: ignore[no-untyped-def]
+    """Whether a prefill instance runs no step."""
+    return state.prefill_end_s[len(state.prefill_end_s) // 2 + instance] == IDLE

@@ -1,0 +1,107 @@
+"""The rows of a rank, what runs on it in order of admission: growth, memory, admission, the end of a step.
+
+Rows stand side by side in arrays of their own for each rank, so that adding them up is vector code and no request is
+looked up while it runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from equipoise._jit import jitable
+from equipoise.cost.prefill_evaluate import chunk_work
+from equipoise.fleet.pictures import held_tokens
+from equipoise.fleet.state import AT, LACK, RUNNING, UNTIL, USED, WHO
+
+__all__ = ["add_up", "compute_prompts", "drop_row", "growth", "needed", "take_row"]
+
+RING_MASK = (1 << 16) - 1
+
+
+@jitable
+def growth(state, draws, rank, row):  # type: ignore[no-untyped-def]
+    """Tokens that a decoding row yields in the step that is being started, or that is under way."""
+    if len(draws.drafts) == 0:
+        return 1
+    q = np.int64(state.row[WHO, rank, row])
+    drafts = draws.drafts[q if len(draws.drafts) > 1 else 0]
+    accepted = min(drafts, draws.accepted[state.row[AT, rank, row] & RING_MASK])
+    return min(1 + accepted, state.row[UNTIL, rank, row] - state.row[USED, rank, row])
+
+
+@jitable
+def needed(state, draws, shift, rank):  # type: ignore[no-untyped-def]
+    """KV that a rank needs for the step that is being started: that of every row, what it grows by included."""
+    total = 0
+    for j in range(state.ranks[rank].rows):
+        grown = 0 if state.row[LACK, rank, j] > 0 else growth(state, draws, rank, j)
+        total += held_tokens(state.row[USED, rank, j] + grown, shift)
+    return total
+
+
+@jitable
+def take_row(state, draws, lengths, shift, rank, request, until, lack):  # type: ignore[no-untyped-def]
+    """Admit a request as the last row."""
+    row, size = state.ranks[rank].rows, state.requests[request].size
+    state.row[WHO, rank, row] = request
+    state.row[USED, rank, row] = size
+    state.row[UNTIL, rank, row] = until
+    state.row[LACK, rank, row] = lack
+    state.ranks[rank].rows = row + 1
+    state.ranks[rank].lacking += lack > 0
+    state.ranks[rank].context += size
+    state.ranks[rank].resident += held_tokens(size, shift)
+    for s in range(len(lengths)):
+        state.saturated[RUNNING, rank, s] += min(size, lengths[s])
+
+
+@jitable
+def drop_row(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
+    """Take the last row away; its request keeps the context that it had."""
+    row = state.ranks[rank].rows - 1
+    q, used = np.int64(state.row[WHO, rank, row]), state.row[USED, rank, row]
+    state.ranks[rank].rows = row
+    state.ranks[rank].lacking -= state.row[LACK, rank, row] != 0
+    state.ranks[rank].context -= used
+    state.ranks[rank].resident -= held_tokens(used, shift)
+    for s in range(len(lengths)):
+        state.saturated[RUNNING, rank, s] -= min(used, lengths[s])
+    state.requests[q].size = used
+    return q
+
+
+@jitable
+def add_up(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
+    """Resident tokens and K of a rank from its rows: for steps in which nothing but `used` has changed."""
+    count, used = state.ranks[rank].rows, state.row[USED, rank]
+    if shift == 0:
+        state.ranks[rank].resident = state.ranks[rank].context
+    else:
+        more, blocks = (1 << shift) - 1, 0
+        for j in range(count):
+            blocks += (used[j] + more) >> shift
+        state.ranks[rank].resident = blocks << shift
+    for s in range(len(lengths)):
+        length, total = lengths[s], 0
+        for j in range(count):
+            total += min(used[j], length)
+        state.saturated[RUNNING, rank, s] = total
+
+
+@jitable
+def compute_prompts(state, prefill, chunk_tokens, rank, piece):  # type: ignore[no-untyped-def]
+    """Let rows that lack tokens compute a chunk in this step; returns the tokens. Prices are added to `pieces`."""
+    budget = chunk_tokens
+    for t in range(len(prefill.token)):
+        state.pieces[t, piece] = 0.0
+    for j in range(state.ranks[rank].rows):
+        lack = state.row[LACK, rank, j]
+        if lack <= 0 or budget == 0:
+            continue
+        tokens = min(lack, budget)
+        offset = state.row[USED, rank, j] - lack
+        for t in range(len(prefill.token)):
+            state.pieces[t, piece] += chunk_work(prefill, t, offset, tokens)
+        budget -= tokens
+        state.row[LACK, rank, j] = lack - tokens if lack > tokens else -1
+    return chunk_tokens - budget

@@ -10,6 +10,14 @@ class Contract(PolicyContract):
     examples = 30
 
 
+class TestEquipoise(Contract):
+    policy = "equipoise"
+
+
+class TestEquipoiseThatHolds(Contract):
+    policy = "equipoise,hold_steps=3"
+
+
 class TestLeastBatch(Contract):
     policy = "least_batch"
     symmetric = True

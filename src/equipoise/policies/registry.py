@@ -56,6 +56,7 @@ BUILT_IN: Mapping[str, str] = {
     "brh": "equipoise.policies.brh",
     "fast_phi": "equipoise.policies.fast_phi",
     "bf_io": "equipoise.policies.bf_io",
+    "equipoise": "equipoise.policies.equipoise",
 }
 
 ALIASES: Mapping[str, str] = {

@@ -1,0 +1,142 @@
+"""``equipoise``: all waiting requests at once into the box whose step is cheapest, each to the fullest rank it fits on.
+
+See docs/explain/policy.md for why. At a step boundary:
+
+1. Take the oldest waiting requests that slots and memory of all ranks together have room for.
+2. A rank has a batch and a *weight*, the price of what it holds in the terms of the step cost that see context
+   (`equipoise.policies.weights`). The weight of a rank may go up to the mean, with the taken requests in it, plus
+   E[w^2] / (2 E[w]), w the weight of a request as it comes: what, by renewal theory, a request reaches beyond a line
+   drawn anywhere.
+3. For a cap on the batch of the even share, one more, two more, and none: heaviest request first, each to the heaviest
+   rank that stays within both limits; what fits on none goes to the lightest rank below the cap. The first cap under
+   which everything fits ends the search; of those tried the one with the cheapest step is taken, the lower of equals.
+4. With ``hold_steps`` above 1, a request that does not fit into the box waits for up to so many boundaries less one.
+
+Where a term sees no context there is a cap; where none does, or all do, three of the caps are left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from equipoise._jit import jitable
+from equipoise.policies.api import NO_LIMIT, STAY, Parameter, PolicySpec, book, placement
+from equipoise.policies.box import Asked, Load, copy_load, empty, fill
+from equipoise.policies.fetch import fetch
+from equipoise.policies.weights import capped, level_price, rank_weights, request_weights, whole_weight
+from equipoise.types import Floats, Ints, Prices, Requests
+
+HOLD_STEPS = 0
+SEEN, MEAN, SQUARE = 0, 1, 2
+"""Positions in memory.floats: requests seen, and means of their weight and its square over the last thousand or so."""
+RECENT = 1024
+CAPS = 3
+"""Caps tried before none."""
+FINE = 1 << 46
+"""The heaviest a rank can be, as a whole number: weights are compared together with a rank's number."""
+
+
+@jitable
+def overshoot(floats: Floats, weight: Floats, new: Ints) -> float:
+    """E[w^2] / (2 E[w]) of the requests seen, after taking note of the new ones."""
+    for i in range(len(weight)):
+        if new[i]:
+            floats[SEEN] += 1.0
+            share = max(1.0 / floats[SEEN], 1.0 / RECENT)
+            floats[MEAN] += share * (weight[i] - floats[MEAN])
+            floats[SQUARE] += share * (weight[i] * weight[i] - floats[SQUARE])
+    return floats[SQUARE] / (2.0 * floats[MEAN]) if floats[MEAN] > 0.0 else 0.0
+
+
+@jitable
+def whole_numbers(weight: Floats, unit: float) -> Ints:
+    """Weights in units so small that none but zero is lost."""
+    whole = np.empty(len(weight), np.int64)
+    for k in range(len(weight)):
+        whole[k] = int(weight[k] / unit)
+    return whole
+
+
+@jitable
+def new_and_patient(requests: Requests, count: int, hold_steps: int, idle: bool) -> tuple[Ints, Ints]:
+    """Of each request: whether it is offered for the first time, and whether it may wait on."""
+    new, patient = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for i in range(count):
+        new[i] = requests.waited_steps[i] == 0
+        patient[i] = not idle and requests.waited_steps[i] < hold_steps - 1
+    return new, patient
+
+
+@jitable
+def choose(
+    load: Load, requests: Requests, prices: Prices, new: Ints, patient: Ints, floats: Floats, choice: Ints
+) -> None:
+    """Write a rank or -1 for each of the first requests into `choice`: rules 2 and 3."""
+    n, count = len(load.batch), len(choice)
+    even = (load.batch.sum() + count) / n
+    batch = int(even)
+    caps, whole = capped(prices, batch), whole_weight(prices, batch)
+    heavy, heavier, tops = np.zeros(n), np.zeros(count), np.zeros(len(prices.context))
+    rank_weights(prices, load, whole, heavy, tops)
+    request_weights(prices, requests.context_tokens, whole, batch, heavier)
+    beyond_mean = overshoot(floats, heavier, new)
+    together = heavier.sum()
+    most = (heavy.sum() + together) / n + beyond_mean
+    unit = max(heavy.max() + together, most) / FINE
+    if unit == 0.0:
+        unit = 1.0
+    load.weight[:] = whole_numbers(heavy, unit)
+    weight = whole_numbers(heavier, unit)
+    asked = Asked(np.argsort(-weight, kind="mergesort"), weight, patient)
+    before, chosen, cheapest = copy_load(load), np.empty(count, np.int64), np.inf
+    for level in range(CAPS + 1):
+        cap = int(np.ceil(even)) + level if caps and level < CAPS else NO_LIMIT
+        beyond = fill(load, asked, requests, prices, cap, int(most / unit), chosen)
+        price = level_price(prices, load, chosen, tops)
+        if price < cheapest:
+            cheapest = price
+            choice[:] = chosen
+        if beyond == 0 or cap == NO_LIMIT:
+            break
+        empty(load, before, chosen)
+
+
+@placement
+def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-untyped-def]
+    """See the module."""
+    out[:] = STAY
+    count = fetch(ranks, requests)
+    if count == 0:
+        return
+    new, patient = new_and_patient(requests, count, int(params[HOLD_STEPS]), ranks.batch.max() == 0)
+    load = Load(
+        ranks.batch.copy(),
+        ranks.context_tokens.copy(),
+        ranks.saturated_tokens.copy(),
+        ranks.free_tokens.copy(),
+        ranks.free_slots.copy(),
+        np.zeros(len(ranks.batch), np.int64),
+    )
+    choose(load, requests, prices, new, patient, memory.floats, out[:count])
+    for i in range(count):
+        if out[i] != STAY:
+            book(ranks, out[i], requests, i, prices)
+
+
+SPEC = PolicySpec(
+    name="equipoise",
+    place=place,
+    summary="all that wait together, heaviest first, each to the fullest rank within two limits the step cost sets",
+    source="this package (docs/explain/policy.md)",
+    parameters=(
+        Parameter(
+            "hold_steps",
+            1,
+            "step boundaries at which a request may be offered before it has to go where it does not fit well",
+            low=1,
+            high=64,
+            integer=True,
+        ),
+    ),
+    memory_size=lambda context: (0, 3),
+)

@@ -17,10 +17,16 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
-from llvmlite.ir import Constant  # type: ignore[import-untyped]
+from llvmlite.ir import (  # type: ignore[import-untyped]
+    ArrayType,
+    Constant,
+    IntType,
+    LiteralStructType,
+    Undefined,
+)
 from numba import from_dtype, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.cgutils import create_struct_proxy, pack_array
+from numba.core.cgutils import alloca_once_value, create_struct_proxy, pack_array
 from numba.core.imputils import impl_ret_borrowed
 from numba.core.types import Type
 from numba.extending import intrinsic, overload, register_jitable
@@ -47,11 +53,13 @@ __all__ = [
     "PRICES",
     "RANKS",
     "REQUESTS",
+    "address",
     "borrowed",
     "compiled",
     "jitable",
     "numba_type",
     "package_digest",
+    "reader",
     "shortened",
 ]
 
@@ -159,6 +167,55 @@ def _with_arrays(context: Any, builder: Any, kind: Type, value: Any, change: Cal
         for position, field in enumerate(kind.types):
             part = _with_arrays(context, builder, field, builder.extract_value(value, position), change)
             value = builder.insert_value(value, part, position)
+    return value
+
+
+@intrinsic
+def address(_context: Any, value: Any) -> Any:
+    """Put a tuple on the stack of the compiled function that calls this, and return where: valid until it returns."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(alloca_once_value(builder, args[0]), IntType(64))
+
+    return types.int64(value), generate
+
+
+def reader(whole: Any, part: str) -> Any:
+    """Make the function that reads one part of a tuple of tuples from its `address`, arrays `borrowed`.
+
+    A function that takes a dozen tuples of arrays by value is handed hundreds of words a call, and compiles slowly for
+    each; by address it is handed one, and of what it reads only what it uses is left.
+    """
+    whole_type, place = numba_type(whole), whole._fields.index(part)
+    found = whole_type.types[place]
+
+    @intrinsic
+    def read(_context: Any, where: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            zero, index = Constant(IntType(32), 0), Constant(IntType(32), place)
+            pointer = builder.inttoptr(args[0], context.get_value_type(whole_type).as_pointer())
+            value = _read_parts(builder, builder.gep(pointer, [zero, index], inbounds=True))
+
+            def clear(array: Any) -> None:
+                array.meminfo = Constant(array.meminfo.type, None)
+                array.parent = Constant(array.parent.type, None)
+
+            return _with_arrays(context, builder, found, value, clear)
+
+        return found(types.int64), generate
+
+    return read
+
+
+def _read_parts(builder: Any, pointer: Any) -> Any:
+    """Read a structure part by part: compilers drop parts that are not used, whole structures they copy."""
+    kind = pointer.type.pointee
+    if not isinstance(kind, LiteralStructType | ArrayType):
+        return builder.load(pointer)
+    value = Constant(kind, Undefined)
+    for i in range(len(kind)):
+        where = builder.gep(pointer, [Constant(IntType(32), 0), Constant(IntType(32), i)], inbounds=True)
+        value = builder.insert_value(value, _read_parts(builder, where), i)
     return value
 
 

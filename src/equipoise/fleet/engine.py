@@ -181,7 +181,7 @@ def simulate(
         run_reference(*common, outcome, more)
     else:
         from equipoise.fleet.kernel import fleet_run
-        from equipoise.fleet.pictures import new_pictures
+        from equipoise.fleet.routers import new_pictures
         from equipoise.fleet.state import new_state
 
         state = new_state(

@@ -34,6 +34,7 @@ from equipoise._jit import (
     PLACE,
     PRICES,
     REQUESTS,
+    address,
     borrowed,
     compiled,
     jitable,
@@ -69,7 +70,6 @@ from equipoise.fleet.layout import (
 )
 from equipoise.fleet.lists import append, earliest, pop, push, put_first, set_clock, take_first
 from equipoise.fleet.pictures import (
-    Pictures,
     count_dispatch,
     count_own,
     deliver,
@@ -84,6 +84,7 @@ from equipoise.fleet.pictures import (
 )
 from equipoise.fleet.prefill import is_idle, queue_prompt, start_prefill
 from equipoise.fleet.price import price_step
+from equipoise.fleet.routers import Pictures
 from equipoise.fleet.rows import add_up, compute_prompts, drop_row, growth, needed, take_row
 from equipoise.fleet.state import (
     AT,
@@ -106,6 +107,21 @@ from equipoise.fleet.state import (
     USED,
     WHO,
     FleetState,
+)
+from equipoise.fleet.world import (
+    World,
+    changes_in,
+    draws_in,
+    extras_in,
+    life_in,
+    more_in,
+    out_in,
+    prefill_in,
+    prices_in,
+    ranked_in,
+    settings_in,
+    state_in,
+    work_in,
 )
 from equipoise.policies.api import fits
 from equipoise.policies.groups import choose_groups, place_in_groups
@@ -144,8 +160,9 @@ def one_of(column, request):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def set_end(state, instance, end_s):  # type: ignore[no-untyped-def]
+def set_end(world, instance, end_s):  # type: ignore[no-untyped-def]
     """Set the end of an instance's step, and keep count of those that are ready."""
+    state = state_in(world)
     leaf = len(state.end_s) // 2 + instance
     up = state.instances[instance].alive > 0
     state.tally[TALLY.READY] += (end_s == IDLE and up) - (state.end_s[leaf] == IDLE and up)
@@ -153,8 +170,9 @@ def set_end(state, instance, end_s):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def set_up(state, instance, rank, up):  # type: ignore[no-untyped-def]
+def set_up(world, instance, rank, up):  # type: ignore[no-untyped-def]
     """Take a rank up or down."""
+    state = state_in(world)
     if state.ranks[rank].up == up:
         return
     idle = state.end_s[len(state.end_s) // 2 + instance] == IDLE
@@ -167,8 +185,9 @@ def set_up(state, instance, rank, up):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def come_later(state, time, request, to_router):  # type: ignore[no-untyped-def]
+def come_later(world, time, request, to_router):  # type: ignore[no-untyped-def]
     """Enter a request into the heap of those on their way."""
+    state = state_in(world)
     tally = state.tally
     push(
         state.heap, tally[TALLY.HEAP], time, tally[TALLY.INSERTED],
@@ -179,8 +198,16 @@ def come_later(state, time, request, to_router):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def end_request(work, life, settings, state, out, more, request, status, now):  # type: ignore[no-untyped-def]
+def end_request(world, request, status, now):  # type: ignore[no-untyped-def]
     """A request ends: what becomes of it, and of its conversation."""
+    work, life, settings, state, out, more = (
+        work_in(world),
+        life_in(world),
+        settings_in(world),
+        state_in(world),
+        out_in(world),
+        more_in(world),
+    )
     more.status[request] = status
     if settings.keep_requests:
         more.ended_s[request] = now
@@ -200,7 +227,7 @@ def end_request(work, life, settings, state, out, more, request, status, now):  
     if life.sessions:
         following = np.int64(life.next_turn[request])
         if following != NOBODY and (status in (FINISHED, ABORTED)):
-            come_later(state, now + life.think_s[following], following, 0)
+            come_later(world, now + life.think_s[following], following, 0)
         elif status in (REJECTED, FAILED):
             while following != NOBODY:
                 more.status[following] = DROPPED
@@ -211,13 +238,14 @@ def end_request(work, life, settings, state, out, more, request, status, now):  
 
 
 @jitable
-def join_routers(work, life, settings, changes, state, out, more, request, time, now):  # type: ignore[no-untyped-def]
+def join_routers(world, request, time, now):  # type: ignore[no-untyped-def]
     """A request joins the routers' queue, unless nothing will ever serve it."""
+    settings, changes, state, more = settings_in(world), changes_in(world), state_in(world), more_in(world)
     tally = state.tally
     if settings.keep_requests:
         more.queued_s[request] = time
     if tally[TALLY.UP] == 0 and tally[TALLY.NEXT_CHANGE] == len(changes.time_s):
-        end_request(work, life, settings, state, out, more, request, FAILED, now)
+        end_request(world, request, FAILED, now)
         return
     state.requests[request].joined_s = time
     state.requests[request].following = NOBODY
@@ -231,52 +259,63 @@ def join_routers(work, life, settings, changes, state, out, more, request, time,
 
 
 @jitable
-def computed(work, life, settings, changes, state, out, more, request, time, now):  # type: ignore[no-untyped-def]
+def computed(world, request, time, now):  # type: ignore[no-untyped-def]
     """A request's prompt is computed (or need not be): its cache travels, and it joins the routers' queue."""
+    life, settings, state = life_in(world), settings_in(world), state_in(world)
     ready = time + (life.transfer_s + state.requests[request].size * life.transfer_s_per_token)
     if ready <= now or settings.saturated:
-        join_routers(work, life, settings, changes, state, out, more, request, ready, now)
+        join_routers(world, request, ready, now)
     else:
-        come_later(state, ready, request, 1)
+        come_later(world, ready, request, 1)
 
 
 @jitable
-def arrive(work, life, settings, changes, state, out, more, largest, request, time, now):  # type: ignore[no-untyped-def]
+def arrive(world, largest, request, time, now):  # type: ignore[no-untyped-def]
     """A request arrives, for the first time or once more after it was lost."""
+    life, settings, state, out, more = (
+        life_in(world),
+        settings_in(world),
+        state_in(world),
+        out_in(world),
+        more_in(world),
+    )
     if settings.keep_requests and np.isnan(more.came_s[request]):
         more.came_s[request] = time
     first_time = more.tries[request] == 0
     out.ended[ENDED.ARRIVED] += first_time
     if held_tokens(state.requests[request].size, life.block_shift) > largest:
-        end_request(work, life, settings, state, out, more, request, REJECTED, time)
+        end_request(world, request, REJECTED, now)
         return
     missing = state.requests[request].size - (one_of(life.cached_tokens, request) if first_time else 0)
     missing = max(0, missing)
     if life.prefill == PREFILL_POOL and missing > 0:
-        queue_prompt(state, request, missing)
+        queue_prompt(world, request, missing)
         return
     if life.prefill == DELAYED:
         time += life.prefill_s + missing * life.prefill_s_per_token
     elif life.prefill == ON_RANKS:
         state.requests[request].owed = missing
-    computed(work, life, settings, changes, state, out, more, request, time, now)
+    computed(world, request, time, now)
 
 
 @jitable
-def lose(work, life, settings, state, out, more, request, now):  # type: ignore[no-untyped-def]
+def lose(world, request, now):  # type: ignore[no-untyped-def]
     """A request is lost with its rank: it arrives once more, or has been lost too often."""
+    life, state, more = life_in(world), state_in(world), more_in(world)
     state.requests[request].owed = 0
     more.tries[request] += 1
     more.counts[COUNTS.LOST] += 1
     if more.tries[request] > life.most_tries:
-        end_request(work, life, settings, state, out, more, request, FAILED, now)
+        end_request(world, request, FAILED, now)
     else:
-        come_later(state, now + life.retry_s, request, 0)
+        come_later(world, now + life.retry_s, request, 0)
 
 
 @jitable
-def unqueue(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
+def unqueue(world, shift, rank):  # type: ignore[no-untyped-def]
     """Take the first request from an engine queue."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
     q = take_first(state.lists, state.requests, rank)
     size = state.requests[q].size
     state.ranks[rank].queued -= 1
@@ -288,8 +327,10 @@ def unqueue(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def count_queued(state, lengths, shift, rank, request):  # type: ignore[no-untyped-def]
+def count_queued(world, shift, rank, request):  # type: ignore[no-untyped-def]
     """Count a request into an engine queue that it has joined."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
     size = state.requests[request].size
     state.ranks[rank].queued += 1
     state.ranks[rank].queued_context += size
@@ -299,8 +340,15 @@ def count_queued(state, lengths, shift, rank, request):  # type: ignore[no-untyp
 
 
 @jitable
-def die(work, life, settings, state, seen, out, more, lengths, instance, rank, now):  # type: ignore[no-untyped-def]
+def die(world, instance, rank, now):  # type: ignore[no-untyped-def]
     """A rank goes down with all that is on it."""
+    work, life, settings, state, more = (
+        work_in(world),
+        life_in(world),
+        settings_in(world),
+        state_in(world),
+        more_in(world),
+    )
     if not state.ranks[rank].up:
         return
     shift, count = life.block_shift, state.ranks[rank].rows
@@ -308,27 +356,25 @@ def die(work, life, settings, state, seen, out, more, lengths, instance, rank, n
         q = np.int64(state.row[WHO, rank, j])
         state.requests[q].size = state.row[USED, rank, j]
         more.counts[COUNTS.LOST_TOKENS] += state.row[USED, rank, j]
-        forget(seen, settings, lengths, shift, replica_of(q, work.session, settings.replicas), rank, q)
-        lose(work, life, settings, state, out, more, q, now)
+        forget(world, shift, replica_of(q, work.session, settings.replicas), rank, q)
+        lose(world, q, now)
     state.ranks[rank].rows = state.ranks[rank].lacking = state.ranks[rank].unborn = 0
     state.ranks[rank].context = state.ranks[rank].resident = state.ranks[rank].frozen = 0
     state.saturated[RUNNING, rank] = 0
     queued = state.ranks[rank].queued
     while state.lists[rank].first != NOBODY:
-        q = unqueue(state, lengths, shift, rank)
-        forget(seen, settings, lengths, shift, replica_of(q, work.session, settings.replicas), rank, q)
-        lose(work, life, settings, state, out, more, q, now)
+        q = unqueue(world, shift, rank)
+        forget(world, shift, replica_of(q, work.session, settings.replicas), rank, q)
+        lose(world, q, now)
     state.instances[instance].load -= count + queued
     state.tally[TALLY.IN_POOL] -= count + queued
-    set_up(state, instance, rank, 0)
-    if state.instances[instance].alive == 0:
-        state.instances[instance].stalling = 0
-        set_end(state, instance, IDLE)
+    set_up(world, instance, rank, 0)
 
 
 @jitable
-def change_pool(work, life, settings, ranked, changes, state, seen, out, more, lengths, width, reserve, now):  # type: ignore[no-untyped-def]
+def change_pool(world, width, reserve, now):  # type: ignore[no-untyped-def]
     """Carry out the next change; returns its instance."""
+    work, life, changes, state = work_in(world), life_in(world), changes_in(world), state_in(world)
     c = state.tally[TALLY.NEXT_CHANGE]
     state.tally[TALLY.NEXT_CHANGE] += 1
     kind, instance = changes.kind[c], changes.instance[c]
@@ -338,22 +384,25 @@ def change_pool(work, life, settings, ranked, changes, state, seen, out, more, l
         last = first + 1
     for rank in range(first, last):
         if kind == DIE:
-            die(work, life, settings, state, seen, out, more, lengths, instance, rank, now)
+            die(world, instance, rank, now)
         elif kind == RETURN:
-            set_up(state, instance, rank, 1)
+            set_up(world, instance, rank, 1)
         elif kind == DRAIN + NOTICED or kind == DIE + NOTICED:
             state.ranks[rank].closed = 1
         elif kind == RESUME + NOTICED or kind == RETURN + NOTICED:
             state.ranks[rank].closed = 0
-    if changes.stall_s[c] > 0 and state.instances[instance].alive > 0:
+    if kind == DIE and state.instances[instance].alive == 0:  # its step, or stall, is void
+        state.instances[instance].stalling = 0
+        set_end(world, instance, IDLE)
+    if changes.stall_s[c] > 0:
         end = state.end_s[len(state.end_s) // 2 + instance]
         if end == IDLE:
             state.instances[instance].stalling = 1
-            set_end(state, instance, now + changes.stall_s[c])
+            set_end(world, instance, now + changes.stall_s[c])
         else:
-            set_end(state, instance, end + changes.stall_s[c])
-    count_own(seen, settings, state, lengths, work.session, life.block_shift, width, instance, now)
-    refresh_instance(seen, settings, state, ranked, reserve, width, instance)
+            set_end(world, instance, end + changes.stall_s[c])
+    count_own(world, work.session, life.block_shift, width, instance, now)
+    refresh_instance(world, reserve, width, instance)
     return instance
 
 
@@ -382,12 +431,22 @@ SIGNATURE = types.void(
 
 
 @jitable
-def end_step(work, life, settings, draws, state, seen, out, more, lengths, width, instance, now, told):  # type: ignore[no-untyped-def]
+def end_step(world, width, instance, now, told):  # type: ignore[no-untyped-def]
     """The step of an instance ends: its rows get their tokens, and those that have all leave.
 
     Returns how many of `told` were filled: the requests that finished, for policies that learn.
     """
+    work, life, settings, draws, state, out, more = (
+        work_in(world),
+        life_in(world),
+        settings_in(world),
+        draws_in(world),
+        state_in(world),
+        out_in(world),
+        more_in(world),
+    )
     speculative, shift = len(draws.drafts) > 0, life.block_shift
+    simple = shift == 0 and len(prices_in(world).saturation_tokens) == 0
     count_told, tokens = 0, 0
     for rank in range(instance * width, (instance + 1) * width):
         rows = state.ranks[rank].rows
@@ -411,7 +470,7 @@ def end_step(work, life, settings, draws, state, seen, out, more, lengths, width
         else:
             for j in range(rows):
                 if lack[j] == 0:
-                    grown = growth(state, draws, rank, j)
+                    grown = growth(world, rank, j)
                     used[j] += grown
                     if speculative:
                         state.row[AT, rank, j] += 1
@@ -431,16 +490,16 @@ def end_step(work, life, settings, draws, state, seen, out, more, lengths, width
                 if lack[j] == 0 and used[j] == until[j]:
                     whole = until[j] - work.context_tokens[q] == work.output_tokens[q]
                     k = replica_of(q, work.session, settings.replicas)
-                    forget(seen, settings, lengths, shift, k, rank, q)
+                    forget(world, shift, k, rank, q)
                     state.ranks[rank].context -= used[j]
                     if whole and settings.knows == EXTRAPOLATED:
-                        learn_pace(seen, instance, out.start_s[q], now, work.output_tokens[q])
+                        learn_pace(world, instance, out.start_s[q], now, work.output_tokens[q])
                     state.requests[q].size = used[j]
                     if whole and settings.tells_finished:
                         told[count_told] = q
                         count_told += 1
                     status = FINISHED if whole else ABORTED
-                    end_request(work, life, settings, state, out, more, q, status, now)
+                    end_request(world, q, status, now)
                     continue
                 if kept < j:
                     state.row[WHO, rank, kept] = q
@@ -451,36 +510,41 @@ def end_step(work, life, settings, draws, state, seen, out, more, lengths, width
             state.ranks[rank].rows = kept
             state.instances[instance].load -= rows - kept
             state.tally[TALLY.IN_POOL] -= rows - kept
-        add_up(state, lengths, shift, rank)
+        if simple:
+            state.ranks[rank].resident = state.ranks[rank].context
+        else:
+            add_up(world, shift, rank)
     out.ended[ENDED.TOKENS] += tokens
     return count_told
 
 
 @jitable
-def make_room(work, life, settings, ranked, draws, state, seen, out, more, lengths, instance, rank, most_growth, now):  # type: ignore[no-untyped-def]
+def make_room(world, instance, rank, now):  # type: ignore[no-untyped-def]
     """Make room for what the rows of a rank grow by, preempting the last.
 
-    Returns the KV needed; where memory is far from full, an upper bound of it.
+    Returns the KV needed.
     """
+    life, settings, ranked, state, more = (
+        life_in(world),
+        settings_in(world),
+        ranked_in(world),
+        state_in(world),
+        more_in(world),
+    )
     shift = life.block_shift
     capacity = ranked.kv_capacity_tokens[rank]
-    total = state.ranks[rank].resident
-    if life.preemption == NO_PREEMPTION:
-        return total
-    total += state.ranks[rank].rows * held_tokens(most_growth, shift)
-    if total <= capacity:
-        return total
-    total = needed(state, draws, shift, rank)
+    total = needed(world, shift, rank)
     preempted = False
     while total > capacity:
         row = state.ranks[rank].rows - 1
-        grown = 0 if state.row[LACK, rank, row] > 0 else growth(state, draws, rank, row)
+        lack = state.row[LACK, rank, row]
+        grown = 0 if lack > 0 else growth(world, rank, row)
         total -= held_tokens(state.row[USED, rank, row] + grown, shift)
-        q = drop_row(state, lengths, shift, rank)
+        q = drop_row(world, shift, rank)
         if settings.keep_requests and np.isnan(more.first_s[q]):
             state.ranks[rank].unborn -= 1
         if row == 0:
-            outgrown(work, life, settings, state, seen, out, more, lengths, instance, rank, q, now)
+            outgrown(world, instance, rank, q, now)
             break
         more.counts[COUNTS.PREEMPTIONS] += 1
         if settings.keep_requests:
@@ -489,11 +553,11 @@ def make_room(work, life, settings, ranked, draws, state, seen, out, more, lengt
             state.requests[q].owed = state.requests[q].size
             more.counts[COUNTS.RECOMPUTED_TOKENS] += state.requests[q].size
         else:
-            state.requests[q].owed = -1
+            state.requests[q].owed = -1 - max(0, lack)
             more.counts[COUNTS.SWAPPED_TOKENS] += state.requests[q].size
             state.tally[TALLY.SWAPPED] += state.requests[q].size
         put_first(state.lists, state.requests, rank, q)
-        count_queued(state, lengths, shift, rank, q)
+        count_queued(world, shift, rank, q)
         preempted = True
     if preempted:
         state.ranks[rank].frozen = life.freeze_steps
@@ -501,35 +565,53 @@ def make_room(work, life, settings, ranked, draws, state, seen, out, more, lengt
 
 
 @jitable
-def outgrown(work, life, settings, state, seen, out, more, lengths, instance, rank, request, now):  # type: ignore[no-untyped-def]
+def outgrown(world, instance, rank, request, now):  # type: ignore[no-untyped-def]
     """A request that a whole rank cannot hold fails."""
+    work, life, settings, state, more = (
+        work_in(world),
+        life_in(world),
+        settings_in(world),
+        state_in(world),
+        more_in(world),
+    )
     more.counts[COUNTS.OUTGROWN] += 1
     state.instances[instance].load -= 1
     state.tally[TALLY.IN_POOL] -= 1
     replica = replica_of(request, work.session, settings.replicas)
-    forget(seen, settings, lengths, life.block_shift, replica, rank, request)
-    end_request(work, life, settings, state, out, more, request, FAILED, now)
+    forget(world, life.block_shift, replica, rank, request)
+    end_request(world, request, FAILED, now)
 
 
 @jitable
-def admit(work, life, settings, ranked, draws, state, seen, out, more, lengths, instance, rank, total, most_growth, now):  # type: ignore[no-untyped-def]
+def admit(world, instance, rank, total, bound, most_growth, now):  # type: ignore[no-untyped-def]
     """Admit from the engine queue of a rank what has room; returns an error code.
 
-    `total` is what `make_room` returned. While it is an upper bound, it is made exact before anything is refused.
+    `total` is the KV needed by its rows; if that is an upper `bound`, it is made exact before anything is refused.
     """
+    work, life, settings, ranked, draws, state, out, more = (
+        work_in(world),
+        life_in(world),
+        settings_in(world),
+        ranked_in(world),
+        draws_in(world),
+        state_in(world),
+        out_in(world),
+        more_in(world),
+    )
     shift, capacity = life.block_shift, ranked.kv_capacity_tokens[rank]
     if state.ranks[rank].frozen > 0:
         state.ranks[rank].frozen -= 1
         more.counts[COUNTS.FROZEN_RANK_STEPS] += state.lists[rank].first != NOBODY
         return 0
     speculative = len(draws.drafts) > 0
-    bound = life.preemption != NO_PREEMPTION
     while state.lists[rank].first != NOBODY and state.ranks[rank].rows < ranked.max_batch[rank]:
         q = np.int64(state.lists[rank].first)
         size = np.int64(state.requests[q].size)
         until = work.context_tokens[q] + min(work.output_tokens[q], one_of(life.leaves_after, q))
         grown = 0
-        if life.preemption != NO_PREEMPTION and state.requests[q].owed <= 0:
+        owed = np.int64(state.requests[q].owed)
+        lack = owed if owed >= 0 else -1 - owed
+        if life.preemption != NO_PREEMPTION and lack == 0:
             grown = 1
             if speculative:
                 place = draws.phase[q] + size - work.context_tokens[q]
@@ -537,25 +619,24 @@ def admit(work, life, settings, ranked, draws, state, seen, out, more, lengths, 
                 grown = min(1 + accepted, until - size)
         wanted = held_tokens(size + grown, shift)
         if total + wanted > capacity and bound:
-            total, bound = needed(state, draws, shift, rank), False
+            total, bound = needed(world, shift, rank), False
         if total + wanted > capacity:
-            if state.ranks[rank].rows == 0 and life.preemption != NO_PREEMPTION:
-                unqueue(state, lengths, shift, rank)
-                outgrown(work, life, settings, state, seen, out, more, lengths, instance, rank, q, now)
+            if state.ranks[rank].rows == 0:  # it never will
+                unqueue(world, shift, rank)
+                outgrown(world, instance, rank, q, now)
                 continue
             break
         if state.ranks[rank].rows == ranked.rows:
             out.ended[ENDED.ERROR_REQUEST], out.ended[ENDED.ERROR_RANK] = q, rank
             return TOO_MANY
-        unqueue(state, lengths, shift, rank)
-        lack = max(0, np.int64(state.requests[q].owed))
-        if state.requests[q].owed == -1:
+        unqueue(world, shift, rank)
+        if owed < 0:
             more.counts[COUNTS.SWAPPED_TOKENS] += size
             state.tally[TALLY.SWAPPED] += size
         state.requests[q].owed = 0
         if speculative:
             state.row[AT, rank, state.ranks[rank].rows] = draws.phase[q] + size - work.context_tokens[q]
-        take_row(state, draws, lengths, shift, rank, q, until, lack)
+        take_row(world, shift, rank, q, until, lack)
         total += held_tokens(size + most_growth, shift) if bound else wanted
         if settings.keep_requests:
             state.ranks[rank].unborn += np.isnan(more.first_s[q])
@@ -565,11 +646,19 @@ def admit(work, life, settings, ranked, draws, state, seen, out, more, lengths, 
 
 
 @jitable
-def load_step(life, draws, extras, prefill, state, lengths, instance, width, counts):  # type: ignore[no-untyped-def]
+def load_step(world, instance, width, counts):  # type: ignore[no-untyped-def]
     """Fill B, Q, C and K of the step that an instance starts.
 
     Returns the tokens it will yield, and whether any rank computes prompts in it.
     """
+    life, draws, extras, prefill, state = (
+        life_in(world),
+        draws_in(world),
+        extras_in(world),
+        prefill_in(world),
+        state_in(world),
+    )
+    lengths = prices_in(world).saturation_tokens
     speculative = len(draws.drafts) > 0
     tokens, mixed = 0, False
     for r in range(width):
@@ -594,7 +683,7 @@ def load_step(life, draws, extras, prefill, state, lengths, instance, width, cou
             queries += 1 + drafts
             context += used[j]
             again += drafts * used[j]
-            tokens += growth(state, draws, rank, j)
+            tokens += growth(world, rank, j)
         state.step[BATCH, r], state.step[QUERIES, r], state.step[CONTEXT, r] = batch, queries, context
         state.step[READ, r] = context + int(math.floor(extras.query_reads * again))
         for s in range(len(lengths)):
@@ -608,7 +697,7 @@ def load_step(life, draws, extras, prefill, state, lengths, instance, width, cou
             state.step_k[0, r, s] = total
             state.step_k[1, r, s] = total + int(math.floor(extras.query_reads * more))
         if state.ranks[rank].lacking > 0:
-            computed_tokens = compute_prompts(state, prefill, life.chunk_tokens, rank, r)
+            computed_tokens = compute_prompts(world, life.chunk_tokens, rank, r)
             counts[COUNTS.MIXED_TOKENS] += computed_tokens
             mixed |= computed_tokens > 0
     counts[COUNTS.MIXED_STEPS] += mixed
@@ -616,7 +705,9 @@ def load_step(life, draws, extras, prefill, state, lengths, instance, width, cou
 
 
 @jitable
-def place_by_owner(view, exact, requests, prices, bounds, by_tokens, place, params, ints, floats, replicas, out):  # type: ignore[no-untyped-def]
+def place_by_owner(
+    view, exact, requests, prices, bounds, by_tokens, place, params, ints, floats, replicas, out
+):  # type: ignore[no-untyped-def]
     """Choose an instance for each request on a replica's own picture; its owner, on the exact one, chooses the rank."""
     group_of = np.empty(len(out), np.int64)
     choose_groups(view, requests, bounds, by_tokens, group_of)
@@ -670,6 +761,24 @@ def _kernel() -> Any:
         params, memory_ints, memory_floats = borrowed(params), borrowed(memory_ints), borrowed(memory_floats)
         state, seen, asked = borrowed(state), borrowed(seen), borrowed(asked)
         out, more = borrowed(out), borrowed(more)
+        world = address(
+            World(
+                work,
+                pool,
+                settings,
+                life,
+                ranked,
+                extras,
+                draws,
+                changes,
+                prices,
+                prefill,
+                state,
+                seen,
+                out,
+                more,
+            )
+        )
         instances, width = pool.instances, pool.ranks_per_instance
         ranks, n = instances * width, len(work.context_tokens)
         shift, reserve = life.block_shift, pool.growth_reserve_tokens
@@ -679,6 +788,7 @@ def _kernel() -> Any:
         most_growth = 1
         for j in range(len(draws.drafts)):
             most_growth = max(most_growth, 1 + draws.drafts[j])
+        most_held = held_tokens(most_growth, shift)
         largest = 0
         for r in range(ranks):
             largest = max(largest, ranked.kv_capacity_tokens[r] - reserve)
@@ -688,10 +798,10 @@ def _kernel() -> Any:
         groups = len(state.bounds) - 1
         to_arrive = n if settings.saturated else len(life.first_rows)
         for p in range(instances):
-            refresh_instance(seen, settings, state, ranked, reserve, width, p)
+            refresh_instance(world, reserve, width, p)
         leaf = len(state.end_s) // 2
-        first_view = view_of(seen, 0)
-        last_view = view_of(seen, seen.shown.shape[1] - 1)
+        first_view = view_of(world, 0)
+        last_view = view_of(world, seen.shown.shape[1] - 1)
         memory = Memory(memory_ints[0], memory_floats[0])
         told = np.empty(ranked.rows * width if settings.tells_finished else 0, np.int64)
         started, boundaries, idle_rounds = 0, 0, 0
@@ -720,7 +830,7 @@ def _kernel() -> Any:
                 if waiting == 0 and tally[TALLY.ARRIVED_ROWS] == to_arrive:
                     break
                 if told_reports:
-                    delivery_s = next_delivery_s(seen, settings)
+                    delivery_s = next_delivery_s(world)
                     if delivery_s < IDLE:
                         now = max(now, delivery_s)
                 is_open = 0
@@ -728,17 +838,17 @@ def _kernel() -> Any:
                     is_open += state.ranks[r].up == 1 and state.ranks[r].closed == 0
                 if is_open == 0 and waiting > 0:  # no rank takes requests, and none ever will
                     for j in range(tally[TALLY.HELD]):
-                        end_request(work, life, settings, state, out, more, state.round[HELD, j], FAILED, now)
+                        end_request(world, state.round[HELD, j], FAILED, now)
                     tally[TALLY.HELD] = 0
                     q = tally[TALLY.QUEUE_FIRST]
                     while q != NOBODY:
                         after = np.int64(state.requests[q].following)
-                        end_request(work, life, settings, state, out, more, q, FAILED, now)
+                        end_request(world, q, FAILED, now)
                         q = after
                     tally[TALLY.QUEUE_FIRST] = tally[TALLY.QUEUE_LAST] = NOBODY
                     tally[TALLY.WAITING] = 0
-                    continue
-                idle_rounds += 1
+                else:
+                    idle_rounds += 1
                 if idle_rounds > ORDERLESS_ROUNDS:
                     oldest = state.round[HELD, 0] if tally[TALLY.HELD] > 0 else tally[TALLY.QUEUE_FIRST]
                     ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST] = STUCK, oldest
@@ -748,33 +858,33 @@ def _kernel() -> Any:
 
             # Rule 1: the event.
             if kind == CHANGE:
-                i = change_pool(
-                    work, life, settings, ranked, changes, state, seen, out, more, lengths, width, reserve, now
-                )
+                i = change_pool(world, width, reserve, now)
             elif kind == BOUNDARY:
                 i = earliest(state.end_s)
-                set_end(state, i, IDLE)
+                set_end(world, i, IDLE)
                 if state.instances[i].stalling:
                     state.instances[i].stalling = 0
                 else:
                     state.instances[i].steps += 1
                     boundaries += 1
-                    count = end_step(
-                        work, life, settings, draws, state, seen, out, more, lengths, width, i, now, told
-                    )
+                    count = end_step(world, width, i, now, told)
                     if count > 0:
                         g = state.group_of[i]
                         sort_ascending(told, count)
                         for j in range(count):
                             q = told[j]
-                            k = i % settings.replicas if shares else replica_of(q, work.session, settings.replicas)
+                            k = (
+                                i % settings.replicas
+                                if shares
+                                else replica_of(q, work.session, settings.replicas)
+                            )
                             own = Memory(memory_ints[k * groups + g], memory_floats[k * groups + g])
                             finished(
                                 own, params, q, out.rank[q] - state.bounds[g], work.context_tokens[q],
                                 work.output_tokens[q],
                             )  # fmt: skip
                     if told_reports:
-                        count_own(seen, settings, state, lengths, work.session, shift, width, i, now)
+                        count_own(world, work.session, shift, width, i, now)
                         if life.report_period_s > 0:
                             due = now >= seen.reported[i].next_s
                             if due:
@@ -783,8 +893,8 @@ def _kernel() -> Any:
                         else:
                             due = state.instances[i].steps % settings.report_period_steps == 0
                         if due or state.instances[i].load == 0:
-                            publish(seen, state, i, state.instances[i].steps, now)
-                    refresh_instance(seen, settings, state, ranked, reserve, width, i)
+                            publish(world, i, state.instances[i].steps, now)
+                    refresh_instance(world, reserve, width, i)
             elif kind == PREFILL_END:
                 i = earliest(state.prefill_end_s)
                 set_clock(state.prefill_end_s, i, IDLE)
@@ -799,19 +909,10 @@ def _kernel() -> Any:
                         left -= tokens
                         if state.requests[q].left == 0:
                             take_first(state.lists, state.requests, len(state.ranks) + rank)
-                            computed(work, life, settings, changes, state, out, more, q, now, now)
-                start_prefill(state, life, prefill, settings.seconds_per_unit, i, now, more.counts)
+                            computed(world, q, now, now)
+                start_prefill(world, settings.seconds_per_unit, i, now, more.counts)
 
             # Rule 2: requests that have come.
-            if settings.saturated:
-                while (
-                    tally[TALLY.ARRIVED_ROWS] < n
-                    and tally[TALLY.IN_POOL] + tally[TALLY.WAITING] < settings.concurrency
-                ):
-                    q = tally[TALLY.ARRIVED_ROWS]
-                    tally[TALLY.ARRIVED_ROWS] += 1
-                    state.requests[q].size = work.context_tokens[q]
-                    arrive(work, life, settings, changes, state, out, more, largest, q, now, now)
             while True:
                 static_s, heap_s = IDLE, IDLE
                 if not settings.saturated and tally[TALLY.ARRIVED_ROWS] < to_arrive:
@@ -824,35 +925,47 @@ def _kernel() -> Any:
                     q = np.int64(life.first_rows[tally[TALLY.ARRIVED_ROWS]])
                     tally[TALLY.ARRIVED_ROWS] += 1
                     state.requests[q].size = work.context_tokens[q]
-                    arrive(work, life, settings, changes, state, out, more, largest, q, static_s, now)
+                    arrive(world, largest, q, static_s, now)
                 else:
                     entry = pop(state.heap, tally[TALLY.HEAP])
                     tally[TALLY.HEAP] -= 1
                     q = entry // 2
                     if entry % 2:
-                        join_routers(work, life, settings, changes, state, out, more, q, heap_s, now)
+                        join_routers(world, q, heap_s, now)
                     else:
                         if more.tries[q] == 0:
                             state.requests[q].size = work.context_tokens[q]
-                        arrive(work, life, settings, changes, state, out, more, largest, q, heap_s, now)
+                        arrive(world, largest, q, heap_s, now)
+            if settings.saturated:
+                while (
+                    tally[TALLY.ARRIVED_ROWS] < n
+                    and tally[TALLY.IN_POOL] + tally[TALLY.WAITING] < settings.concurrency
+                ):
+                    q = tally[TALLY.ARRIVED_ROWS]
+                    tally[TALLY.ARRIVED_ROWS] += 1
+                    state.requests[q].size = work.context_tokens[q]
+                    arrive(world, largest, q, now, now)
             if life.prefill == PREFILL_POOL and tally[TALLY.BACKLOG] > 0:
                 for j in range(life.prefill_instances):
-                    if is_idle(state, j):
-                        start_prefill(state, life, prefill, settings.seconds_per_unit, j, now, more.counts)
+                    if is_idle(world, j):
+                        start_prefill(world, settings.seconds_per_unit, j, now, more.counts)
 
             # Rule 3: reports.
             if told_reports:
                 for p in range(instances):
                     idle = state.end_s[leaf + p] == IDLE and state.instances[p].load == 0
-                    if deliver(seen, settings, p, state.instances[p].steps, idle, now):
-                        refresh_instance(seen, settings, state, ranked, reserve, width, p)
+                    if deliver(world, p, state.instances[p].steps, idle, now):
+                        refresh_instance(world, reserve, width, p)
 
             # Rule 4: rounds of placement, until the queue is empty or the policy keeps a request.
             asks = kind == BOUNDARY or kind == CHANGE or kind == NO_EVENT or tally[TALLY.READY] > 0
             if asks and life.patience_s < IDLE:
                 gone = 0
-                while gone < tally[TALLY.HELD] and now - state.requests[state.round[HELD, gone]].joined_s > life.patience_s:
-                    end_request(work, life, settings, state, out, more, state.round[HELD, gone], ABORTED, now)
+                while (
+                    gone < tally[TALLY.HELD]
+                    and now - state.requests[state.round[HELD, gone]].joined_s > life.patience_s
+                ):
+                    end_request(world, state.round[HELD, gone], ABORTED, now)
                     gone += 1
                 if gone > 0:
                     for j in range(gone, tally[TALLY.HELD]):
@@ -870,14 +983,14 @@ def _kernel() -> Any:
                     if tally[TALLY.QUEUE_FIRST] == NOBODY:
                         tally[TALLY.QUEUE_LAST] = NOBODY
                     tally[TALLY.WAITING] -= 1
-                    end_request(work, life, settings, state, out, more, q, ABORTED, now)
+                    end_request(world, q, ABORTED, now)
             asks = asks and tally[TALLY.WAITING] > 0
-            if asks and instances > 1 and not told_reports:
+            if asks and instances > 1 and (shares or not told_reports):
                 for p in range(instances):
                     end = state.end_s[leaf + p]
                     starts_in_s = end - now if end != IDLE else 0.0
                     for r in range(p * width, (p + 1) * width):
-                        seen.starts_in_s[r] = starts_in_s
+                        seen.starts_in_s[1, r] = starts_in_s
             while asks and tally[TALLY.WAITING] > 0:
                 size = tally[TALLY.HELD]
                 while size < MAX_ROUND and tally[TALLY.QUEUE_FIRST] != NOBODY:
@@ -917,7 +1030,7 @@ def _kernel() -> Any:
                         requests = take_requests(asked, state.round[TURN][:count])
                         answers = np.full(count, -1, np.int64)
                     number = k if told_reports else 0
-                    view = first_view if number == 0 else view_of(seen, number)
+                    view = first_view if number == 0 else view_of(world, number)
                     if shares:
                         place_by_owner(
                             view, last_view, requests, prices, state.bounds, settings.group_by_tokens, place, params,
@@ -928,7 +1041,12 @@ def _kernel() -> Any:
                             place(view, requests, prices, params, memory, answers)
                         else:
                             place(
-                                view, requests, prices, params, Memory(memory_ints[k], memory_floats[k]), answers
+                                view,
+                                requests,
+                                prices,
+                                params,
+                                Memory(memory_ints[k], memory_floats[k]),
+                                answers,
                             )
                     else:
                         place_in_groups(
@@ -942,13 +1060,21 @@ def _kernel() -> Any:
                         if r == -1:
                             continue
                         if not 0 <= r < ranks:
-                            ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = BAD_RANK, q, r
+                            ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = (
+                                BAD_RANK,
+                                q,
+                                r,
+                            )
                             break
                         p = r // width
-                        refresh(seen, settings, state, ranked, reserve, judge, r, p)
+                        refresh(world, reserve, judge, r, p)
                         judged = last_view if shares else view
                         if not fits(judged, r, requests.reserve_tokens[j]):
-                            ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = NO_ROOM, q, r
+                            ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = (
+                                NO_ROOM,
+                                q,
+                                r,
+                            )
                             break
                         out.rank[q] = r
                         lives = state.ranks[r].up == 1
@@ -959,18 +1085,16 @@ def _kernel() -> Any:
                         idle_rounds = 0
                         if lives:
                             append(state.lists, state.requests, r, q)
-                            count_queued(state, lengths, shift, r, q)
+                            count_queued(world, shift, r, q)
                             state.instances[p].load += 1
                             tally[TALLY.IN_POOL] += 1
                         else:
-                            lose(work, life, settings, state, out, more, q, now)
+                            lose(world, q, now)
                         if told_reports:
-                            count_dispatch(
-                                seen, settings, lengths, shift, k, r, q, requests.context_tokens[j], now, lives
-                            )
-                            refresh(seen, settings, state, ranked, reserve, k, r, p)
+                            count_dispatch(world, shift, k, r, q, requests.context_tokens[j], now, lives)
+                            refresh(world, reserve, k, r, p)
                         if not told_reports or shares:
-                            refresh(seen, settings, state, ranked, reserve, exact, r, p)
+                            refresh(world, reserve, exact, r, p)
                     if ended[ENDED.ERROR]:
                         break
                 if ended[ENDED.ERROR]:
@@ -998,28 +1122,33 @@ def _kernel() -> Any:
 
             # Rule 5: instances at a boundary with work start a step.
             for p in range(instances):
-                if state.end_s[leaf + p] != IDLE or state.instances[p].load == 0 or state.instances[p].alive == 0:
+                if (
+                    state.end_s[leaf + p] != IDLE
+                    or state.instances[p].load == 0
+                    or state.instances[p].alive == 0
+                ):
                     continue
                 tally[TALLY.SWAPPED] = 0
                 for rank in range(p * width, (p + 1) * width):
-                    if not state.ranks[rank].up or (state.ranks[rank].rows == 0 and state.lists[rank].first == NOBODY):
+                    on = state.ranks[rank]
+                    queued = state.lists[rank].first != NOBODY
+                    if not on.up or (on.rows == 0 and not queued):
                         continue
-                    total = make_room(
-                        work, life, settings, ranked, draws, state, seen, out, more, lengths, p, rank, most_growth, now
-                    )
-                    if state.lists[rank].first != NOBODY or state.ranks[rank].frozen > 0:
-                        code = admit(
-                            work, life, settings, ranked, draws, state, seen, out, more, lengths, p, rank, total,
-                            most_growth, now,
-                        )  # fmt: skip
+                    total, bound = on.resident, False
+                    if life.preemption != NO_PREEMPTION:
+                        bound = True
+                        total += on.rows * most_held
+                        if total > ranked.kv_capacity_tokens[rank]:
+                            total, bound = make_room(world, p, rank, now), False
+                            queued = state.lists[rank].first != NOBODY
+                    if queued or on.frozen > 0:
+                        code = admit(world, p, rank, total, bound, most_growth, now)
                         if code:
                             ended[ENDED.ERROR] = code
                             break
                 if ended[ENDED.ERROR]:
                     break
-                tokens, mixed = load_step(
-                    life, draws, extras, prefill, state, lengths, p, width, more.counts
-                )
+                tokens, mixed = load_step(world, p, width, more.counts)
                 swap = tally[TALLY.SWAPPED] * life.swap_s_per_token / settings.seconds_per_unit
                 cost, ideal, own_work = price_step(
                     prices, prefill, extras, ranked.slowness[p * width : (p + 1) * width], state.step[QUERIES], state.step[PADDED],
@@ -1027,7 +1156,7 @@ def _kernel() -> Any:
                     state.instances[p].steps + p * 9973, state.part,
                 )  # fmt: skip
                 end = now + cost * settings.seconds_per_unit
-                set_end(state, p, end)
+                set_end(world, p, end)
                 total_b, total_c, max_b, max_c, over, queries = 0, 0, 0, 0, 0, 0
                 for r in range(width):
                     total_b += state.step[BATCH, r]
@@ -1041,7 +1170,9 @@ def _kernel() -> Any:
 
                 ended[ENDED.PEAK_RUNNING] = max(ended[ENDED.PEAK_RUNNING], tally[TALLY.IN_POOL])
                 turned_over = ended[ENDED.FINISHED] >= settings.warmup_turnovers * ended[ENDED.PEAK_RUNNING]
-                if counting and not turned_over:  # the pool outgrew what had turned over: the warm-up begins anew
+                if (
+                    counting and not turned_over
+                ):  # the pool outgrew what had turned over: the warm-up begins anew
                     totals[:] = 0.0
                     series[:, SERIES.COUNTED] = 0.0
                     more.parts[:] = 0.0
@@ -1097,7 +1228,9 @@ def _kernel() -> Any:
         residue = 0
         for r in range(ranks):
             rank_state = state.ranks[r]
-            residue += rank_state.rows + abs(rank_state.context) + abs(rank_state.resident) + rank_state.queued
+            residue += (
+                rank_state.rows + abs(rank_state.context) + abs(rank_state.resident) + rank_state.queued
+            )
             for s in range(len(lengths)):
                 residue += abs(state.saturated[RUNNING, r, s])
         ended[ENDED.RESIDUE] = residue

@@ -19,26 +19,23 @@ a request there; in between it keeps its numbers.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise._jit import jitable
+from equipoise.fleet.routers import AGE, BATCH, CONTEXT, FREE_SLOTS, FREE_TOKENS, UNSEEN
 from equipoise.fleet.state import NOBODY, QUEUED, RUNNING, USED, WHO
+from equipoise.fleet.world import prices_in, ranked_in, seen_in, settings_in, state_in
 from equipoise.replay.knowledge import replica_of
-from equipoise.replay.layout import ERASED, EXACT, EXTRAPOLATED, LEDGER, PoolLayout, Settings
-from equipoise.types import Floats, Ints, Ints2D, Ints3D, Ranks
+from equipoise.replay.layout import ERASED, EXTRAPOLATED, LEDGER
+from equipoise.types import Ranks
 
 __all__ = [
-    "Pictures",
     "count_dispatch",
     "count_own",
     "deliver",
     "forget",
     "held_tokens",
     "learn_pace",
-    "new_pictures",
     "next_delivery_s",
     "publish",
     "refresh",
@@ -46,102 +43,22 @@ __all__ = [
     "view_of",
 ]
 
-MOST_ON_THEIR_WAY = 64
-"""Reports of an instance on their way, where the delay is in seconds; one more takes the place of the latest."""
-
-
-BATCH, CONTEXT, FREE_TOKENS, FREE_SLOTS, UNSEEN, AGE = 0, 1, 2, 3, 4, 5
-"""Of what policies are shown."""
-
-REPORTED = np.dtype(
-    [
-        ("told_step", np.int64),  # the step after which the last delivered report was made
-        ("ring_first", np.int64),
-        ("ring_count", np.int64),
-        ("next_s", np.float64),  # when the next report is due, where they come by the clock
-        ("pace_s", np.float64),  # seconds a token, from requests that finished; 0: none has
-    ]
-)
-"""What is known about the reports of an instance."""
-ON_ITS_WAY = np.dtype([("step", np.int64), ("sent_s", np.float64)])
-SENT = np.dtype([("tokens", np.int64), ("us", np.int64)])
-"""A request's size when it was sent, and when, in microseconds (``extrapolated``)."""
-
-
-class Pictures(NamedTuple):
-    """Views (one a replica, and last the exact one where it is needed), counts, and reports on their way."""
-
-    shown: Ints3D
-    """int64[6, views, ranks], see `BATCH`."""
-    saturated: Ints3D
-    """int64[views, ranks, saturations]"""
-    instance: Ints
-    rank: Ints
-    starts_in_s: Floats
-    own: Ints3D
-    """int64[replicas, channels, ranks]: what a replica counts itself."""
-    base: Ints3D
-    """The same, as it was "then"."""
-    told: Ints2D
-    """int64[channels, ranks]: the last delivered report."""
-    reported: Annotated[NDArray[np.void], REPORTED]
-    """[instances]"""
-    live: Ints3D
-    """int64[replicas, channels, ranks]: live requests of a replica, as they were when sent; last, when they were sent,
-    in microseconds, added up (``extrapolated``)."""
-    sent: Annotated[NDArray[np.void], SENT]
-    """[requests]"""
-    ring: Ints3D
-    """int64[instances * places, channels * (1 + replicas), width]: reports on their way."""
-    on_its_way: Annotated[NDArray[np.void], ON_ITS_WAY]
-    """[instances * places]"""
-
-
-def new_pictures(
-    pool: PoolLayout, settings: Settings, saturations: int, requests: int, *, by_instance: bool
-) -> Pictures:
-    """Views of an empty pool; nothing known of it, which is all there is to know."""
-    instances, width = pool.instances, pool.ranks_per_instance
-    ranks, channels = instances * width, 4 + saturations
-    told = settings.knows != EXACT
-    replicas = settings.replicas if told else 0
-    views = replicas + 1 if by_instance or not told else replicas
-    guesses = settings.knows == EXTRAPOLATED
-    places = settings.report_delay_steps // settings.report_period_steps + 3
-    if settings.report_delay_s > 0:
-        places = max(places, MOST_ON_THEIR_WAY)
-    if not told:
-        places = 0
-    return Pictures(
-        shown=np.zeros((6, views, ranks), np.int64),
-        saturated=np.zeros((views, ranks, saturations), np.int64),
-        instance=np.arange(ranks) // width,
-        rank=np.arange(ranks),
-        starts_in_s=np.zeros(ranks),
-        own=np.zeros((replicas, channels, ranks), np.int64),
-        base=np.zeros((replicas, channels, ranks), np.int64),
-        told=np.zeros((channels, ranks), np.int64),
-        reported=np.zeros(instances, REPORTED),
-        live=np.zeros((replicas if guesses else 0, channels, ranks), np.int64),
-        sent=np.zeros(requests if guesses else 0, SENT),
-        ring=np.zeros((instances * places, channels * (1 + replicas), width), np.int64),
-        on_its_way=np.zeros(instances * places, ON_ITS_WAY),
-    )
-
 
 @jitable
-def view_of(seen, k):  # type: ignore[no-untyped-def]
+def view_of(world, k):  # type: ignore[no-untyped-def]
     """View number k, sharing memory with the whole."""
+    seen = seen_in(world)
     shown = seen.shown
     return Ranks(
         shown[BATCH, k], shown[CONTEXT, k], shown[FREE_TOKENS, k], shown[FREE_SLOTS, k], seen.saturated[k],
-        shown[UNSEEN, k], seen.instance, seen.rank, seen.starts_in_s, shown[AGE, k],
+        shown[UNSEEN, k], seen.instance, seen.rank, seen.starts_in_s[1 if k == len(seen.own) else 0], shown[AGE, k],
     )  # fmt: skip
 
 
 @jitable
-def refresh(seen, settings, state, ranked, reserve, k, rank, instance):  # type: ignore[no-untyped-def]
+def refresh(world, reserve, k, rank, instance):  # type: ignore[no-untyped-def]
     """Bring one rank of view number k up to date."""
+    seen, settings, state, ranked = seen_in(world), settings_in(world), state_in(world), ranked_in(world)
     if k == len(seen.own):  # the exact one, behind those of replicas
         batch = state.ranks[rank].rows + state.ranks[rank].queued
         context = state.ranks[rank].context + state.ranks[rank].queued_context
@@ -162,20 +79,41 @@ def refresh(seen, settings, state, ranked, reserve, k, rank, instance):  # type:
     seen.shown[CONTEXT, k, rank] = context
     slots = 0 if state.ranks[rank].closed else ranked.max_batch[rank] - batch
     seen.shown[FREE_SLOTS, k, rank] = slots
-    seen.shown[FREE_TOKENS, k, rank] = ranked.kv_capacity_tokens[rank] - reserve - resident if slots > 0 else -1
+    seen.shown[FREE_TOKENS, k, rank] = (
+        ranked.kv_capacity_tokens[rank] - reserve - resident if slots > 0 else -1
+    )
 
 
 @jitable
-def refresh_instance(seen, settings, state, ranked, reserve, width, instance):  # type: ignore[no-untyped-def]
+def refresh_instance(world, reserve, width, instance):  # type: ignore[no-untyped-def]
     """Bring all ranks of an instance up to date, in every view."""
-    for k in range(seen.shown.shape[1]):
-        for rank in range(instance * width, (instance + 1) * width):
-            refresh(seen, settings, state, ranked, reserve, k, rank, instance)
+    seen, state, ranked = seen_in(world), state_in(world), ranked_in(world)
+    first, last = instance * width, (instance + 1) * width
+    told = len(seen.own)
+    for k in range(told):
+        for rank in range(first, last):
+            refresh(world, reserve, k, rank, instance)
+    if seen.shown.shape[1] == told:
+        return
+    for r in range(first, last):  # `refresh` of the exact view, all ranks at once
+        now = state.ranks[r]
+        batch = now.rows + now.queued
+        slots = 0 if now.closed else ranked.max_batch[r] - batch
+        room = ranked.kv_capacity_tokens[r] - reserve - (now.resident + now.queued_resident)
+        seen.shown[BATCH, told, r] = batch
+        seen.shown[CONTEXT, told, r] = now.context + now.queued_context
+        seen.shown[FREE_SLOTS, told, r] = slots
+        seen.shown[FREE_TOKENS, told, r] = room if slots > 0 else -1
+    for s in range(seen.saturated.shape[2]):
+        for r in range(first, last):
+            seen.saturated[told, r, s] = state.saturated[RUNNING, r, s] + state.saturated[QUEUED, r, s]
 
 
 @jitable
-def count_own(seen, settings, state, lengths, session, shift, width, instance, now):  # type: ignore[no-untyped-def]
+def count_own(world, session, shift, width, instance, now):  # type: ignore[no-untyped-def]
     """Bring what replicas count of an instance up to date, where they count their own requests themselves."""
+    seen, settings, state = seen_in(world), settings_in(world), state_in(world)
+    lengths = prices_in(world).saturation_tokens
     replicas = len(seen.own)
     if settings.knows == EXTRAPOLATED:
         now_us = int(now * 1e6)
@@ -208,7 +146,13 @@ def count_own(seen, settings, state, lengths, session, shift, width, instance, n
                 add_loads(seen.own[k], lengths, shift, r, np.int64(state.row[USED, r, j]))
             q = np.int64(state.lists[r].first)
             while q != NOBODY:
-                add_loads(seen.own[replica_of(q, session, replicas)], lengths, shift, r, np.int64(state.requests[q].size))
+                add_loads(
+                    seen.own[replica_of(q, session, replicas)],
+                    lengths,
+                    shift,
+                    r,
+                    np.int64(state.requests[q].size),
+                )
                 q = np.int64(state.requests[q].following)
 
 
@@ -229,14 +173,17 @@ def add_loads(counts, lengths, shift, rank, tokens):  # type: ignore[no-untyped-
 
 
 @jitable
-def count_dispatch(seen, settings, lengths, shift, replica, rank, request, tokens, now, lives):  # type: ignore[no-untyped-def]
+def count_dispatch(world, shift, replica, rank, request, tokens, now, lives):  # type: ignore[no-untyped-def]
     """Count a dispatch for the replica that made it; `lives`: the rank is up and has taken it."""
+    seen, settings = seen_in(world), settings_in(world)
+    lengths = prices_in(world).saturation_tokens
     own = seen.own[replica]
     own[-1, rank] += 1
     counts_itself = settings.knows == LEDGER or settings.knows == EXTRAPOLATED
     if lives or not counts_itself:
         add_loads(own, lengths, shift, rank, tokens)
     if settings.knows == EXTRAPOLATED and lives:
+        own[2, rank] += tokens - held_tokens(tokens, shift)  # it does not see blocks
         now_us = int(now * 1e6)
         live = seen.live[replica]
         add_loads(live, lengths, shift, rank, tokens)
@@ -246,8 +193,10 @@ def count_dispatch(seen, settings, lengths, shift, replica, rank, request, token
 
 
 @jitable
-def forget(seen, settings, lengths, shift, replica, rank, request):  # type: ignore[no-untyped-def]
+def forget(world, shift, replica, rank, request):  # type: ignore[no-untyped-def]
     """A live request of a replica has ended or is lost: it knows (``extrapolated``; others need no telling)."""
+    seen, settings = seen_in(world), settings_in(world)
+    lengths = prices_in(world).saturation_tokens
     if settings.knows == EXTRAPOLATED:
         live = seen.live[replica]
         tokens = seen.sent[request].tokens
@@ -260,8 +209,9 @@ def forget(seen, settings, lengths, shift, replica, rank, request):  # type: ign
 
 
 @jitable
-def learn_pace(seen, instance, start_s, now, tokens):  # type: ignore[no-untyped-def]
+def learn_pace(world, instance, start_s, now, tokens):  # type: ignore[no-untyped-def]
     """Seconds a token, an average over about the last sixteen requests that finished on an instance."""
+    seen = seen_in(world)
     pace_s = (now - start_s) / tokens
     if seen.reported[instance].pace_s == 0.0:
         seen.reported[instance].pace_s = pace_s
@@ -270,8 +220,9 @@ def learn_pace(seen, instance, start_s, now, tokens):  # type: ignore[no-untyped
 
 
 @jitable
-def publish(seen, state, instance, step, now):  # type: ignore[no-untyped-def]
+def publish(world, instance, step, now):  # type: ignore[no-untyped-def]
     """Send a report of an instance: its ranks, engine queues included, and what every replica counts itself."""
+    seen, state = seen_in(world), state_in(world)
     width, places = seen.ring.shape[2], len(seen.ring) // len(seen.reported)
     channels, first_rank = len(seen.told), instance * width
     if seen.reported[instance].ring_count == places:
@@ -297,11 +248,12 @@ def publish(seen, state, instance, step, now):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def deliver(seen, settings, instance, step, idle, now):  # type: ignore[no-untyped-def]
+def deliver(world, instance, step, idle, now):  # type: ignore[no-untyped-def]
     """Take in the reports of an instance that are due; those of an idle one do not wait for steps that never come.
 
     Returns whether there was one.
     """
+    seen, settings = seen_in(world), settings_in(world)
     width, places = seen.ring.shape[2], len(seen.ring) // len(seen.reported)
     channels, first_rank = len(seen.told), instance * width
     news = False
@@ -329,8 +281,9 @@ def deliver(seen, settings, instance, step, idle, now):  # type: ignore[no-untyp
 
 
 @jitable
-def next_delivery_s(seen, settings):  # type: ignore[no-untyped-def]
+def next_delivery_s(world):  # type: ignore[no-untyped-def]
     """When the first report on its way comes in, if nothing else happens; infinity: none is on its way."""
+    seen, settings = seen_in(world), settings_in(world)
     soonest = np.inf
     for i in range(len(seen.reported)):
         if seen.reported[i].ring_count > 0:

@@ -9,13 +9,15 @@ from equipoise.cost.prefill_evaluate import chunk_work
 from equipoise.fleet.layout import COUNTS
 from equipoise.fleet.lists import append, set_clock
 from equipoise.fleet.state import IDLE, NOBODY, TALLY
+from equipoise.fleet.world import life_in, prefill_in, state_in
 
 __all__ = ["is_idle", "queue_prompt", "start_prefill"]
 
 
 @jitable
-def queue_prompt(state, request, tokens):  # type: ignore[no-untyped-def]
+def queue_prompt(world, request, tokens):  # type: ignore[no-untyped-def]
     """Give a prompt to the prefill rank with the fewest tokens still to compute."""
+    state = state_in(world)
     best = 0
     for r in range(len(state.prompts)):
         if state.prompts[r].backlog < state.prompts[best].backlog:
@@ -27,8 +29,9 @@ def queue_prompt(state, request, tokens):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def start_prefill(state, life, prefill, seconds_per_unit, instance, now, counts):  # type: ignore[no-untyped-def]
+def start_prefill(world, seconds_per_unit, instance, now, counts):  # type: ignore[no-untyped-def]
     """Start a step of a prefill instance: every rank takes prompt tokens in order, up to a chunk."""
+    state, life, prefill = state_in(world), life_in(world), prefill_in(world)
     width = life.prefill_ranks
     terms = len(prefill.token)
     taken = 0
@@ -71,6 +74,7 @@ def start_prefill(state, life, prefill, seconds_per_unit, instance, now, counts)
 
 
 @jitable
-def is_idle(state, instance):  # type: ignore[no-untyped-def]
+def is_idle(world, instance):  # type: ignore[no-untyped-def]
     """Whether a prefill instance runs no step."""
+    state = state_in(world)
     return state.prefill_end_s[len(state.prefill_end_s) // 2 + instance] == IDLE

@@ -60,7 +60,20 @@ def mixed_price(prices, prefill, slowness, pieces, width):  # type: ignore[no-un
 
 @jitable
 def price_step(  # type: ignore[no-untyped-def]
-    prices, prefill, extras, slowness, queries, padded, context, saturated, totals_k, pieces, mixed, swap, ring, part
+    prices,
+    prefill,
+    extras,
+    slowness,
+    queries,
+    padded,
+    context,
+    saturated,
+    totals_k,
+    pieces,
+    mixed,
+    swap,
+    ring,
+    part,
 ):
     """Fill `part` with the parts of a step's price; return the price, its ideal, and the average rank's own work.
 
@@ -125,7 +138,7 @@ def price_step(  # type: ignore[no-untyped-def]
         factor = extras.skew[ring & RING_MASK] - 1.0
         skew, skew_even = ffn * factor, ffn_even * factor
     comm = extras.comm_fixed + extras.comm_per_mean * mean_q + extras.comm_per_max * level
-    comm_even = extras.comm_fixed + (extras.comm_per_mean + extras.comm_per_max) * mean_q
+    comm_even = (extras.comm_per_mean + extras.comm_per_max) * mean_q
     added, added_even = 0.0, 0.0
     if mixed:
         added, added_even = mixed_price(prices, prefill, slowness, pieces, width)
@@ -137,6 +150,6 @@ def price_step(  # type: ignore[no-untyped-def]
     )
     part[PARTS.MIXED], part[PARTS.SWAP] = added, swap
     cost = attention + padding + part[PARTS.SPREAD] + extras.overhead + ffn + skew + comm + added + swap
-    ideal = ideal + extras.overhead + ffn_even + skew_even + comm_even + added_even
-    work = work + extras.overhead + ffn_even + skew_even + comm_even + added_even
+    ideal = ideal + extras.overhead + ffn_even + skew_even + extras.comm_fixed + comm_even + added_even
+    work = work + extras.overhead + ffn_even + skew_even + extras.comm_fixed + comm_even + added_even
     return cost, ideal, work

@@ -12,6 +12,7 @@ from equipoise._jit import jitable
 from equipoise.cost.prefill_evaluate import chunk_work
 from equipoise.fleet.pictures import held_tokens
 from equipoise.fleet.state import AT, LACK, RUNNING, UNTIL, USED, WHO
+from equipoise.fleet.world import draws_in, prefill_in, prices_in, state_in
 
 __all__ = ["add_up", "compute_prompts", "drop_row", "growth", "needed", "take_row"]
 
@@ -19,8 +20,9 @@ RING_MASK = (1 << 16) - 1
 
 
 @jitable
-def growth(state, draws, rank, row):  # type: ignore[no-untyped-def]
+def growth(world, rank, row):  # type: ignore[no-untyped-def]
     """Tokens that a decoding row yields in the step that is being started, or that is under way."""
+    state, draws = state_in(world), draws_in(world)
     if len(draws.drafts) == 0:
         return 1
     q = np.int64(state.row[WHO, rank, row])
@@ -30,18 +32,21 @@ def growth(state, draws, rank, row):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def needed(state, draws, shift, rank):  # type: ignore[no-untyped-def]
+def needed(world, shift, rank):  # type: ignore[no-untyped-def]
     """KV that a rank needs for the step that is being started: that of every row, what it grows by included."""
+    state = state_in(world)
     total = 0
     for j in range(state.ranks[rank].rows):
-        grown = 0 if state.row[LACK, rank, j] > 0 else growth(state, draws, rank, j)
+        grown = 0 if state.row[LACK, rank, j] > 0 else growth(world, rank, j)
         total += held_tokens(state.row[USED, rank, j] + grown, shift)
     return total
 
 
 @jitable
-def take_row(state, draws, lengths, shift, rank, request, until, lack):  # type: ignore[no-untyped-def]
+def take_row(world, shift, rank, request, until, lack):  # type: ignore[no-untyped-def]
     """Admit a request as the last row."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
     row, size = state.ranks[rank].rows, state.requests[request].size
     state.row[WHO, rank, row] = request
     state.row[USED, rank, row] = size
@@ -56,8 +61,10 @@ def take_row(state, draws, lengths, shift, rank, request, until, lack):  # type:
 
 
 @jitable
-def drop_row(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
+def drop_row(world, shift, rank):  # type: ignore[no-untyped-def]
     """Take the last row away; its request keeps the context that it had."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
     row = state.ranks[rank].rows - 1
     q, used = np.int64(state.row[WHO, rank, row]), state.row[USED, rank, row]
     state.ranks[rank].rows = row
@@ -71,8 +78,10 @@ def drop_row(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def add_up(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
+def add_up(world, shift, rank):  # type: ignore[no-untyped-def]
     """Resident tokens and K of a rank from its rows: for steps in which nothing but `used` has changed."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
     count, used = state.ranks[rank].rows, state.row[USED, rank]
     if shift == 0:
         state.ranks[rank].resident = state.ranks[rank].context
@@ -89,8 +98,9 @@ def add_up(state, lengths, shift, rank):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def compute_prompts(state, prefill, chunk_tokens, rank, piece):  # type: ignore[no-untyped-def]
+def compute_prompts(world, chunk_tokens, rank, piece):  # type: ignore[no-untyped-def]
     """Let rows that lack tokens compute a chunk in this step; returns the tokens. Prices are added to `pieces`."""
+    state, prefill = state_in(world), prefill_in(world)
     budget = chunk_tokens
     for t in range(len(prefill.token)):
         state.pieces[t, piece] = 0.0

@@ -229,7 +229,9 @@ def _overload_shortened(columns, count):  # type: ignore[no-untyped-def]
     return lambda columns, count: _shortened(columns, count)
 
 
-def compiled(signature: Any, *, checked: bool = False, first_class: bool = True) -> Callable[[Callable[..., Any]], Any]:
+def compiled(
+    signature: Any, *, checked: bool = False, first_class: bool = True
+) -> Callable[[Callable[..., Any]], Any]:
     """Compile with an explicit signature and a disk cache; without the cache where no folder is writable.
 
     ``first_class``: compiled code may be handed the function, as the kernel is handed policies; costs time to compile.
@@ -341,7 +343,7 @@ def _add_file(digest: Any, name: str) -> None:
         digest.update(path.read_bytes())
 
 
-COMPILED_ROOMS = ("cost", "policies", "replay", "fleet")
+COMPILED_ROOMS = ("cost", "policies", "replay", "fleet.kernel")
 """Rooms with compiled code, lowest first. More than is compiled counts: a list of files would be forgotten once."""
 
 
@@ -350,10 +352,12 @@ def package_digest(module: str = "") -> str:
     """Digest of all source that a function of a module may be compiled from, or that decides how."""
     package = Path(__file__).parent
     sources = [package / "types.py", Path(__file__)]
-    room = module.split(".")[1] if module.startswith("equipoise.") else ""
-    reach = COMPILED_ROOMS.index(room) + 1 if room in COMPILED_ROOMS else len(COMPILED_ROOMS)
+    reach = len(COMPILED_ROOMS)
+    for i, room in enumerate(COMPILED_ROOMS):
+        if module.startswith(f"equipoise.{room}."):
+            reach = i + 1
     for room in COMPILED_ROOMS[:reach]:
-        sources += sorted((package / room).glob("*.py"))
+        sources += sorted((package / room.replace(".", "/")).glob("*.py"))
     digest = sha256()
     for path in sources:
         _add_file(digest, str(path))

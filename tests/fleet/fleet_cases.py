@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 
 from equipoise.cost.prefill import PrefillCost, PrefillTerm
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     BY_REQUEST,
     NO_PREEMPTION,
     NO_PREFILL,
@@ -22,7 +22,7 @@ from equipoise.fleet.layout import (
     Ranked,
     new_fleet_outcome,
 )
-from equipoise.fleet.reference import run_reference
+from equipoise.fleet.twin import run_reference
 from equipoise.policies.registry import get
 from equipoise.replay import Information, SnapshotPlan, reference
 from equipoise.replay.layout import Outcome, PoolLayout, Settings, Work, new_outcome

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from equipoise.cost.prefill import PrefillCost, PrefillTerm
 from equipoise.cost.step_cost import Saturation
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     BY_INSTANCE,
     DELAYED,
     DIE,

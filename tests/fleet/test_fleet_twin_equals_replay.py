@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from equipoise.cost.step_cost import StepCost, Term
-from equipoise.fleet.layout import COUNTS, PARTS
+from equipoise.fleet.kernel.layout import COUNTS, PARTS
 from equipoise.replay import Information, Pool, SnapshotPlan
 from equipoise.replay.layout import ENDED, TOTALS
 from equipoise.testing.strategies import costs, policies, pools, traces

@@ -8,7 +8,7 @@ from fleet_cases import case_of, changes_of
 
 from equipoise.cost.prefill import PrefillCost, PrefillTerm
 from equipoise.cost.step_cost import StepCost, Term
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     ABORTED,
     COUNTS,
     DELAYED,

@@ -10,7 +10,7 @@ from fleet_strategies import fleets
 from hypothesis import event, given
 
 from equipoise.fleet import layout as fleet
-from equipoise.fleet.layout import COUNTS, PARTS
+from equipoise.fleet.kernel.layout import COUNTS, PARTS
 from equipoise.replay.layout import ENDED, SERIES, STUCK, TOTALS
 
 

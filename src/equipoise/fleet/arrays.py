@@ -10,7 +10,7 @@ from equipoise.cost.prefill import PrefillCost, PrefillPrices, PrefillTerm
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
 from equipoise.fleet.config import MOST_ROWS, Deployment
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     BY_INSTANCE,
     BY_REQUEST,
     DELAYED,
@@ -31,7 +31,7 @@ from equipoise.fleet.layout import (
     Life,
     Ranked,
 )
-from equipoise.fleet.state import RING
+from equipoise.fleet.kernel.state import RING
 from equipoise.replay.layout import PoolLayout
 from equipoise.traces.trace import Trace
 from equipoise.types import Floats, Ints, SmallInts

@@ -13,7 +13,7 @@ from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError, InternalError, PolicyError
 from equipoise.fleet.arrays import changes_of, draws_of, extras_of, life_of, prefill_prices_of, ranked_of
 from equipoise.fleet.config import MOST_ROWS, Deployment
-from equipoise.fleet.layout import COUNTS, NOT_ENDED, PARTS, TOO_MANY, FleetOutcome, new_fleet_outcome
+from equipoise.fleet.kernel.layout import COUNTS, NOT_ENDED, PARTS, TOO_MANY, FleetOutcome, new_fleet_outcome
 from equipoise.fleet.result import FleetResult
 from equipoise.policies import Policy, parse
 from equipoise.policies.views import waiting_requests
@@ -175,14 +175,14 @@ def simulate(
         *functions(policy, slow=slow), policy.param_array(), ints, floats,
     )  # fmt: skip
     if slow:
-        from equipoise.fleet.reference import run_reference
+        from equipoise.fleet.twin import run_reference
 
         began = time.perf_counter()
         run_reference(*common, outcome, more)
     else:
-        from equipoise.fleet.kernel import fleet_run
-        from equipoise.fleet.routers import new_pictures
-        from equipoise.fleet.state import new_state
+        from equipoise.fleet.kernel.run import fleet_run
+        from equipoise.fleet.kernel.routers import new_pictures
+        from equipoise.fleet.kernel.state import new_state
 
         state = new_state(
             layout,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.fleet.config import Deployment
-from equipoise.fleet.layout import COUNTS, PART_NAMES, PARTS, STATUS_NAMES, FleetOutcome
+from equipoise.fleet.kernel.layout import COUNTS, PART_NAMES, PARTS, STATUS_NAMES, FleetOutcome
 from equipoise.replay.result import ReplayResult
 
 if TYPE_CHECKING:

@@ -42,7 +42,9 @@ def take_snapshot(out, number, instance, now, end, batch, context, saturated):  
     k = out.ended[ENDED.SNAPSHOTS]
     out.snapshot_step[k, 0], out.snapshot_step[k, 1] = number, instance
     out.snapshot_s[k, 0], out.snapshot_s[k, 1] = now, end - now
-    for r in range(len(batch)):  # assigning rows would compile numpy's errors for shapes that differ, for six seconds
+    for r in range(
+        len(batch)
+    ):  # assigning rows would compile numpy's errors for shapes that differ, for six seconds
         out.snapshot_batch[k, r], out.snapshot_context[k, r] = batch[r], context[r]
         for s in range(saturated.shape[1]):
             out.snapshot_saturated[k, r, s] = saturated[r, s]

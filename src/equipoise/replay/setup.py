@@ -101,5 +101,3 @@ def failed(policy: Policy, error: Exception) -> PolicyError:
         where=f"policy {policy.name!r}",
         fix="it failed inside its own code",
     )
-
-

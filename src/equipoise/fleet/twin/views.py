@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equipoise.fleet.reference_state import Fleet, Instance, Rank, Request
+from equipoise.fleet.twin.state import Fleet, Instance, Rank, Request
 from equipoise.policies.views import empty_ranks
 from equipoise.replay.layout import ERASED, EXACT, EXTRAPOLATED, LEDGER
 from equipoise.types import Ints, Ints3D, Ranks

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from equipoise._jit import reader
 from equipoise.cost.prefill import PrefillPrices
-from equipoise.fleet.layout import Changes, Draws, Extras, FleetOutcome, Life, Ranked
-from equipoise.fleet.routers import Pictures
-from equipoise.fleet.state import FleetState
+from equipoise.fleet.kernel.layout import Changes, Draws, Extras, FleetOutcome, Life, Ranked
+from equipoise.fleet.kernel.routers import Pictures
+from equipoise.fleet.kernel.state import FleetState
 from equipoise.replay.layout import Outcome, PoolLayout, Settings, Work
 from equipoise.types import Prices
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from equipoise.cost.prefill_evaluate import chunk_work
-from equipoise.fleet.layout import COUNTS
-from equipoise.fleet.reference_price import Piece, left_to_right, slowest
-from equipoise.fleet.reference_state import Fleet, Request
+from equipoise.fleet.kernel.layout import COUNTS
+from equipoise.fleet.twin.price import Piece, left_to_right, slowest
+from equipoise.fleet.twin.state import Fleet, Request
 
 __all__ = ["PrefillPool"]
 

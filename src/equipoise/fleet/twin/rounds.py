@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.fleet.layout import BY_INSTANCE, COUNTS
-from equipoise.fleet.reference_life import lose
-from equipoise.fleet.reference_state import Fleet, Request
-from equipoise.fleet.reference_views import Views
+from equipoise.fleet.kernel.layout import BY_INSTANCE, COUNTS
+from equipoise.fleet.twin.life import lose
+from equipoise.fleet.twin.state import Fleet, Request
+from equipoise.fleet.twin.views import Views
 from equipoise.policies.api import book, fits
 from equipoise.policies.groups import choose_groups
 from equipoise.policies.views import copy_ranks, slice_ranks

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from equipoise.cost.prefill import PrefillPrices
-from equipoise.fleet.layout import NOT_ENDED, Changes, Draws, Extras, FleetOutcome, Life, Ranked
+from equipoise.fleet.kernel.layout import NOT_ENDED, Changes, Draws, Extras, FleetOutcome, Life, Ranked
 from equipoise.replay.layout import Outcome, PoolLayout, Settings, Work
 from equipoise.types import Floats, Ints, Prices
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from equipoise._jit import jitable
 from equipoise.cost.prefill_evaluate import chunk_work
-from equipoise.fleet.pictures import held_tokens
-from equipoise.fleet.state import AT, LACK, RUNNING, UNTIL, USED, WHO
-from equipoise.fleet.world import draws_in, prefill_in, prices_in, state_in
+from equipoise.fleet.kernel.pictures import held_tokens
+from equipoise.fleet.kernel.state import AT, LACK, RUNNING, UNTIL, USED, WHO
+from equipoise.fleet.kernel.world import draws_in, prefill_in, prices_in, state_in
 
 __all__ = ["add_up", "compute_prompts", "drop_row", "growth", "needed", "take_row"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise.cost.evaluate import rank_work, step_price
 from equipoise.cost.prefill_evaluate import chunk_work
-from equipoise.fleet.reference_state import Fleet, Instance, Request
+from equipoise.fleet.twin.state import Fleet, Instance, Request
 from equipoise.types import Ints
 
 __all__ = ["Piece", "StepPrice", "price_step", "slowest"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from equipoise.cost.prefill import PrefillPrices
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     FAILED,
     PREFILL_POOL,
     Changes,
@@ -22,12 +22,12 @@ from equipoise.fleet.layout import (
     Life,
     Ranked,
 )
-from equipoise.fleet.reference_life import arrivals, change, end, next_coming_s, patience, prefill_ended
-from equipoise.fleet.reference_prefill import PrefillPool
-from equipoise.fleet.reference_rounds import rounds
-from equipoise.fleet.reference_state import Fleet
-from equipoise.fleet.reference_steps import end_step, start_step
-from equipoise.fleet.reference_views import Views
+from equipoise.fleet.twin.life import arrivals, change, end, next_coming_s, patience, prefill_ended
+from equipoise.fleet.twin.prefill import PrefillPool
+from equipoise.fleet.twin.rounds import rounds
+from equipoise.fleet.twin.state import Fleet
+from equipoise.fleet.twin.steps import end_step, start_step
+from equipoise.fleet.twin.views import Views
 from equipoise.replay.layout import ENDED, ORDERLESS_ROUNDS, STUCK, Outcome, PoolLayout, Settings, Work
 from equipoise.types import Floats, Ints, Prices
 
@@ -63,7 +63,7 @@ def run_reference(
     work, layout, settings
         As for `equipoise.replay.reference.run_reference`.
     life, ranked, extras, draws, changes
-        See `equipoise.fleet.layout`.
+        See `equipoise.fleet.kernel.layout`.
     prices, prefill_prices
         What a decode step and a prefill step cost, both in the decode cost's unit.
     place, finished : function

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.fleet.layout import PREFILL_POOL, Draws, Life, Ranked
+from equipoise.fleet.kernel.layout import PREFILL_POOL, Draws, Life, Ranked
 from equipoise.replay.layout import MAX_ROUND, PoolLayout
 from equipoise.types import Floats, Floats2D, Ints, Ints2D, Ints3D, SmallInts3D
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equipoise._jit import jitable
 from equipoise.cost.evaluate import rank_work, step_price
-from equipoise.fleet.layout import PARTS
+from equipoise.fleet.kernel.layout import PARTS
 
 __all__ = ["barrier", "price_step"]
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from equipoise._jit import jitable
 from equipoise.cost.prefill_evaluate import chunk_work
-from equipoise.fleet.layout import COUNTS
-from equipoise.fleet.lists import append, set_clock
-from equipoise.fleet.state import IDLE, NOBODY, TALLY
-from equipoise.fleet.world import life_in, prefill_in, state_in
+from equipoise.fleet.kernel.layout import COUNTS
+from equipoise.fleet.kernel.lists import append, set_clock
+from equipoise.fleet.kernel.state import IDLE, NOBODY, TALLY
+from equipoise.fleet.kernel.world import life_in, prefill_in, state_in
 
 __all__ = ["is_idle", "queue_prompt", "start_prefill"]
 

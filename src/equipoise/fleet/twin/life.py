@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     ABORTED,
     COUNTS,
     DELAYED,
@@ -20,9 +20,9 @@ from equipoise.fleet.layout import (
     REJECTED,
     RETURN,
 )
-from equipoise.fleet.reference_prefill import PrefillPool
-from equipoise.fleet.reference_state import ARRIVES, READY, Fleet, Request
-from equipoise.fleet.reference_views import Views
+from equipoise.fleet.twin.prefill import PrefillPool
+from equipoise.fleet.twin.state import ARRIVES, READY, Fleet, Request
+from equipoise.fleet.twin.views import Views
 from equipoise.replay.layout import ENDED
 
 __all__ = ["arrivals", "change", "end", "lose", "next_coming_s", "patience", "prefill_ended"]

@@ -2,7 +2,7 @@
 
 Where `equipoise.replay` prices what a policy decides, this kernel also lives through what a deployed pool does to it:
 prompts to compute, caches to move, engine queues, memory that fills up, clients that leave, ranks that die, reports
-that are late. `equipoise.fleet.reference` is the slow, obvious twin: same results, bit for bit.
+that are late. `equipoise.fleet.twin` is the slow, obvious twin: same results, bit for bit.
 
 Rules, in the order of one event (a change of the pool, an instance at its step boundary, the end of a prefill step, or
 a request that comes while an instance is idle; ties in this order, then lowest instance first):
@@ -42,7 +42,7 @@ from equipoise._jit import (
     shortened,
 )
 from equipoise.cost.prefill import PrefillPrices
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     ABORTED,
     BY_INSTANCE,
     COUNTS,
@@ -68,8 +68,8 @@ from equipoise.fleet.layout import (
     Life,
     Ranked,
 )
-from equipoise.fleet.lists import append, earliest, pop, push, put_first, set_clock, take_first
-from equipoise.fleet.pictures import (
+from equipoise.fleet.kernel.lists import append, earliest, pop, push, put_first, set_clock, take_first
+from equipoise.fleet.kernel.pictures import (
     count_dispatch,
     count_own,
     deliver,
@@ -82,11 +82,11 @@ from equipoise.fleet.pictures import (
     refresh_instance,
     view_of,
 )
-from equipoise.fleet.prefill import is_idle, queue_prompt, start_prefill
-from equipoise.fleet.price import price_step
-from equipoise.fleet.routers import Pictures
-from equipoise.fleet.rows import add_up, compute_prompts, drop_row, growth, needed, take_row
-from equipoise.fleet.state import (
+from equipoise.fleet.kernel.prefill import is_idle, queue_prompt, start_prefill
+from equipoise.fleet.kernel.price import price_step
+from equipoise.fleet.kernel.routers import Pictures
+from equipoise.fleet.kernel.rows import add_up, compute_prompts, drop_row, growth, needed, take_row
+from equipoise.fleet.kernel.state import (
     AT,
     BATCH,
     CHOSEN,
@@ -108,7 +108,7 @@ from equipoise.fleet.state import (
     WHO,
     FleetState,
 )
-from equipoise.fleet.world import (
+from equipoise.fleet.kernel.world import (
     World,
     changes_in,
     draws_in,
@@ -737,7 +737,7 @@ def _kernel() -> Any:
         Parameters
         ----------
         work, pool, settings, life, ranked, extras, draws, changes
-            The run, see `equipoise.fleet.layout` and `equipoise.replay.layout`.
+            The run, see `equipoise.fleet.kernel.layout` and `equipoise.replay.layout`.
         prices : Prices
         prefill : PrefillPrices
             In the unit of ``prices``.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.fleet.layout import (
+from equipoise.fleet.kernel.layout import (
     ABORTED,
     BY_INSTANCE,
     COUNTS,
@@ -19,10 +19,10 @@ from equipoise.fleet.layout import (
     RECOMPUTE,
     TOO_MANY,
 )
-from equipoise.fleet.reference_life import end
-from equipoise.fleet.reference_price import Piece, StepPrice, price_step
-from equipoise.fleet.reference_state import Fleet, Instance, Rank, Request
-from equipoise.fleet.reference_views import Views
+from equipoise.fleet.twin.life import end
+from equipoise.fleet.twin.price import Piece, StepPrice, price_step
+from equipoise.fleet.twin.state import Fleet, Instance, Rank, Request
+from equipoise.fleet.twin.views import Views
 from equipoise.replay.keeping import next_row, take_snapshot
 from equipoise.replay.layout import ENDED, SERIES, TOTALS
 from equipoise.types import Memory

@@ -5,6 +5,7 @@ up, speculation, clients that leave, ranks that die, reports that are late, rout
 
 from __future__ import annotations
 
+from equipoise.fleet.aiperf import aiperf_blocks
 from equipoise.fleet.config import (
     Change,
     Clients,
@@ -19,20 +20,26 @@ from equipoise.fleet.config import (
     Transfer,
 )
 from equipoise.fleet.engine import simulate
+from equipoise.fleet.metrics import Goodput, RequestMetrics
 from equipoise.fleet.result import FleetResult
+from equipoise.fleet.window import window_plan
 
 __all__ = [
     "Change",
     "Clients",
     "Deployment",
     "FleetResult",
+    "Goodput",
     "Hardware",
     "KvMemory",
     "Losses",
     "Prefill",
+    "RequestMetrics",
     "Slo",
     "Speculation",
     "StepExtras",
     "Transfer",
+    "aiperf_blocks",
     "simulate",
+    "window_plan",
 ]

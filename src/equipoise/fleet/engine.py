@@ -228,6 +228,7 @@ def simulate(
         warmup_turnovers=warmup_turnovers,
         deployment=deployment,
         more=more,
+        turn=trace.turn,
     )
 
 

@@ -19,17 +19,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from equipoise._jit import jitable
-from equipoise.policies.api import NO_LIMIT, STAY, Parameter, PolicySpec, book, placement
+from equipoise._jit import borrowed, jitable
+from equipoise.policies.api import (
+    NO_LIMIT,
+    STAY,
+    Parameter,
+    PolicyContext,
+    PolicySpec,
+    book,
+    learning,
+    placement,
+)
 from equipoise.policies.box import Asked, Load, copy_load, empty, fill
 from equipoise.policies.fetch import fetch
+from equipoise.policies.own_requests import (
+    OFFERED,
+    RECENT,
+    Own,
+    begin,
+    forget,
+    own_of,
+    remember,
+    size,
+    stream_at,
+    tick,
+)
+from equipoise.policies.picture import FLOATS, correct
+from equipoise.policies.random_numbers import STATE_SIZE, below, seed_state
+from equipoise.policies.views import waiting_requests
 from equipoise.policies.weights import capped, level_price, rank_weights, request_weights, whole_weight
-from equipoise.types import Floats, Ints, Prices, Requests
+from equipoise.types import Floats, Ints, Memory, Prices, Requests
 
 HOLD_STEPS = 0
-SEEN, MEAN, SQUARE = 0, 1, 2
-"""Positions in memory.floats: requests seen, and means of their weight and its square over the last thousand or so."""
-RECENT = 1024
+SEEN, MEAN, SQUARE, PACE, WEIGHTS = 0, 1, 2, 3, 4
+"""Positions in memory.floats: requests seen, means of their weight and its square, new ones a round; then others."""
+LATELY, PACE_ROUNDS = 1024, 16
+"""Requests, and rounds, over which means are taken."""
+MOST_IMAGINED = 256
 CAPS = 3
 """Caps tried before none."""
 FINE = 1 << 46
@@ -42,7 +68,7 @@ def overshoot(floats: Floats, weight: Floats, new: Ints) -> float:
     for i in range(len(weight)):
         if new[i]:
             floats[SEEN] += 1.0
-            share = max(1.0 / floats[SEEN], 1.0 / RECENT)
+            share = max(1.0 / floats[SEEN], 1.0 / LATELY)
             floats[MEAN] += share * (weight[i] - floats[MEAN])
             floats[SQUARE] += share * (weight[i] * weight[i] - floats[SQUARE])
     return floats[SQUARE] / (2.0 * floats[MEAN]) if floats[MEAN] > 0.0 else 0.0
@@ -101,26 +127,81 @@ def choose(
         empty(load, before, chosen)
 
 
+@jitable
+def take_note(own: Own, requests: Requests, new: Ints) -> None:
+    """Keep the contexts of the last requests offered."""
+    for i in range(len(new)):
+        if new[i]:
+            own.recent[own.header[OFFERED] % RECENT] = requests.context_tokens[i]
+            own.header[OFFERED] += 1
+
+
+@jitable
+def with_imagined(own: Own, requests: Requests, count: int, imagined: int, stream: Ints) -> Requests:
+    """The first requests, and behind them imagined ones of recent sizes."""
+    more = waiting_requests(count + imagined)
+    more.context_tokens[:count] = requests.context_tokens[:count]
+    more.reserve_tokens[:count] = requests.reserve_tokens[:count]
+    for i in range(count, count + imagined):
+        more.context_tokens[i] = own.recent[below(stream, min(own.header[OFFERED], RECENT))]
+    return more
+
+
 @placement
 def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-untyped-def]
     """See the module."""
+    ranks, requests, prices, memory = borrowed(ranks), borrowed(requests), borrowed(prices), borrowed(memory)
     out[:] = STAY
+    own, n = own_of(memory.ints), len(ranks.batch)
+    tick(own, ranks)
+    load = Load(
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        ranks.saturated_tokens.copy(),
+        ranks.free_tokens.copy(),
+        ranks.free_slots.copy(),
+        np.zeros(n, np.int64),
+    )
+    learnt = memory.floats[WEIGHTS:]
+    others = correct(own, ranks, prices, learnt, load.batch, load.context_tokens, load.saturated_tokens)
     count = fetch(ranks, requests)
     if count == 0:
         return
     new, patient = new_and_patient(requests, count, int(params[HOLD_STEPS]), ranks.batch.max() == 0)
-    load = Load(
-        ranks.batch.copy(),
-        ranks.context_tokens.copy(),
-        ranks.saturated_tokens.copy(),
-        ranks.free_tokens.copy(),
-        ranks.free_slots.copy(),
-        np.zeros(len(ranks.batch), np.int64),
-    )
-    choose(load, requests, prices, new, patient, memory.floats, out[:count])
+    take_note(own, requests, new)
+    fresh = new.sum()
+    memory.floats[PACE] += (fresh - memory.floats[PACE]) / PACE_ROUNDS
+    imagined = min(int(others * memory.floats[PACE]), MOST_IMAGINED) if own.header[OFFERED] > 0 else 0
+    if imagined == 0:
+        choose(load, requests, prices, new, patient, memory.floats, out[:count])
+    else:
+        among = with_imagined(own, requests, count, imagined, memory.ints[stream_at(own) :])
+        both = np.zeros((2, count + imagined), np.int64)
+        both[0, :count], both[1, :count] = new, patient
+        chosen = np.full(count + imagined, STAY)
+        choose(load, among, prices, both[0], both[1], memory.floats, chosen)
+        out[:count] = chosen[:count]
     for i in range(count):
         if out[i] != STAY:
+            remember(own, ranks, requests, i, out[i])
             book(ranks, out[i], requests, i, prices)
+
+
+@learning
+def finished(memory, params, request, rank, context_tokens, output_tokens):  # type: ignore[no-untyped-def]
+    """A request that has ended is no longer among the own ones."""
+    forget(own_of(memory.ints), request, rank, context_tokens, output_tokens)
+
+
+def memory_size(context: PolicyContext) -> tuple[int, int]:
+    """The own requests, a random stream; weights, what is known of others."""
+    return size(context.ranks) + STATE_SIZE, WEIGHTS + FLOATS
+
+
+def start(memory: Memory, context: PolicyContext) -> None:
+    """Note the shape, seed the stream."""
+    begin(memory.ints, context.ranks)
+    seed_state(memory.ints[size(context.ranks) :], context.seed)
 
 
 SPEC = PolicySpec(
@@ -138,5 +219,7 @@ SPEC = PolicySpec(
             integer=True,
         ),
     ),
-    memory_size=lambda context: (0, 3),
+    memory_size=memory_size,
+    start=start,
+    finished=finished,
 )

@@ -182,6 +182,7 @@ class StepExtras:
         number("step.ep_skew", self.ep_skew, 1.0, 1000.0)
         number("step.ep_skew_sigma", self.ep_skew_sigma, 0.0, 3.0)
         number("step.rank_speed_sigma", self.rank_speed_sigma, 0.0, 3.0)
+        object.__setattr__(self, "graph_sizes", tuple(self.graph_sizes))
         for size in self.graph_sizes:
             whole_number("step.graph_sizes", size, 1, 1 << 20)
         if any(b <= a for a, b in pairwise(self.graph_sizes)):
@@ -212,6 +213,7 @@ class Speculation:
         whole_number("speculation.drafts", self.drafts, 0, MOST_DRAFTS)
         number("speculation.query_reads", self.query_reads, 0.0, 1.0)
         if isinstance(self.acceptance, Sequence):
+            object.__setattr__(self, "acceptance", tuple(self.acceptance))
             for share in self.acceptance:
                 number("speculation.acceptance", share, 0.0, 1.0)
             if any(b > a for a, b in pairwise(self.acceptance)):
@@ -390,6 +392,8 @@ class Deployment:
     slo: Slo = field(default_factory=Slo)
 
     def __post_init__(self) -> None:
+        for name in ("hardware", "changes"):  # lists are welcome; equal deployments hash alike
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for part in self.hardware:
             if part.last >= self.pool.instances:
                 raise InputError(

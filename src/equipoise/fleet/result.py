@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.fleet import metrics
+from equipoise.fleet import classes, metrics
+from equipoise.fleet.classes import By
 from equipoise.fleet.config import Deployment
 from equipoise.fleet.kernel.layout import COUNTS, PART_NAMES, PARTS, STATUS_NAMES, FleetOutcome
-from equipoise.fleet.metrics import By, Goodput, RequestMetrics
+from equipoise.fleet.metrics import Goodput, RequestMetrics
 from equipoise.replay.layout import SERIES, TOTALS
 from equipoise.replay.result import Percentiles, ReplayResult
 
@@ -86,8 +87,8 @@ class FleetResult(ReplayResult):
         return metrics.measure(self) if self.requests_kept else None
 
     def by_class(self, by: By | ArrayLike, bounds: Sequence[int] | None = None) -> dict[str, RequestMetrics]:
-        """`requests` class by class; see `equipoise.fleet.metrics.by_class`."""
-        return metrics.by_class(self, by, bounds)
+        """`requests` class by class; see `equipoise.fleet.classes.by_class`."""
+        return classes.by_class(self, by, bounds)
 
     @property
     def ttft_ms(self) -> Percentiles | None:

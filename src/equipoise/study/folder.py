@@ -25,14 +25,15 @@ from equipoise.study.compare import Comparison
 from equipoise.study.plan import ComparePlan
 from equipoise.study.summary import summarize, to_json
 
-__all__ = ["environment", "resolved_config", "staged", "write_data"]
+__all__ = ["environment", "machine", "resolved_config", "staged", "write_data"]
 
 OURS = (
     *("summary.json", "steps.parquet", "requests.parquet", "config.resolved.toml", "environment.json"),
     *("report.html", "timeline.json", "excess*.png", "*_curve*.png", "balance_over_time*.png"),
     *("ranks*.png", "groups*.png"),
+    *("deployment.toml", "profile_export_aiperf.json"),
 )
-"""Names a study writes; in a folder that holds an earlier study, those that the new one does not replace go."""
+"""Names a study or a run writes; in a folder that holds an earlier one, those that the new one does not replace go."""
 
 LIBRARIES = ("equipoise", "numpy", "numba", "scipy", "polars", "plotly", "matplotlib")
 
@@ -144,6 +145,11 @@ def _plain_policy(policy: Policy) -> dict[str, Any]:
 
 def environment(comparison: Comparison) -> dict[str, Any]:
     """Where and with what a study ran, and how long its replays took."""
+    return {**machine(), "replay_s": sum(r.wall_s for c in comparison.cells for r in c.runs)}
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what this process runs."""
     libraries = {}
     for name in LIBRARIES:
         try:
@@ -157,5 +163,4 @@ def environment(comparison: Comparison) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "libraries": libraries,
         "arguments": sys.argv[1:],
-        "replay_s": sum(r.wall_s for c in comparison.cells for r in c.runs),
     }

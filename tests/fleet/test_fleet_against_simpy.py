@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fleet_runs import simulated, trace_of
+from fleet_proofs import simulated, trace_of
 from simpy_fleet import Plan, Request, SimPyFleet
 
 from equipoise.cost.prefill import PrefillCost, PrefillTerm

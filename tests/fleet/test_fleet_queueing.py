@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fleet_runs import CONSTANT, simulated, trace_of
+from fleet_proofs import CONSTANT, simulated, trace_of
 from scipy import stats
 
 from equipoise.fleet import Deployment, KvMemory, Prefill, Transfer
@@ -215,9 +215,9 @@ PROMPTS = {
 def test_a_prefill_rank_of_small_chunks_is_m_g_1(law):
     """One prefill rank: the wait before prefill is Pollaczek and Khinchine's.
 
-    A step takes up to `chunk_tokens`, of several prompts; the price is in proportion to tokens, so the rank works at one
-    pace, in order of arrival. A prompt leaves at the end of the step that computes its last token: at most one chunk
-    later than a server without chunks would let it go.
+    A step takes up to `chunk_tokens`, of several prompts; its price is in proportion to tokens, so the rank works at
+    one pace, in order of arrival. A prompt leaves at the end of the step that computes its last token: at most one
+    chunk later than a server without chunks would let it go.
     """
     rng, n, pace = np.random.default_rng(29), 30_000, 1e-3
     prompts = PROMPTS[law](rng, n)

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from equipoise.cost import StepCost
 from equipoise.errors import InputError
 from equipoise.replay import SnapshotPlan, Snapshots
 from equipoise.study import Cell, Comparison, rerun, setting_words
-from equipoise.types import Floats, Ints
+from equipoise.types import Floats
 
 __all__ = ["timeline", "write_timeline"]
 
@@ -72,9 +74,15 @@ def timeline(comparison: Comparison, *, steps: int = STEPS, first: int | None = 
             "instances_shown": len(instances),
         }
         for instance in instances:
-            events += _names(pid, title, int(instance), setting.pool.instances, setting.pool.ranks)
-            events += _instance(pid, cell, window, int(instance), float(window.start_s[0]))
+            events += name_threads(pid, title, int(instance), setting.pool.instances, setting.pool.ranks)
+            priced = _priced(setting.cost, only(window, int(instance)))
+            events += draw_instance(pid, priced, float(window.start_s[0]))
             pid += 1
+    return as_trace(events, notes)
+
+
+def as_trace(events: list[Event], notes: dict[str, Any]) -> dict[str, Any]:
+    """Events in the order the format wants, and notes, as one document."""
     events.sort(key=lambda e: (e["ph"] != "M", e.get("ts", 0.0)))  # stable: names first, then by time
     return {"displayTimeUnit": "ms", "otherData": notes, "traceEvents": events}
 
@@ -83,7 +91,11 @@ def write_timeline(
     comparison: Comparison, path: Path, *, steps: int = STEPS, first: int | None = None
 ) -> None:
     """Write `timeline` to a file, one event a line."""
-    drawn = timeline(comparison, steps=steps, first=first)
+    write_trace(timeline(comparison, steps=steps, first=first), path)
+
+
+def write_trace(drawn: dict[str, Any], path: Path) -> None:
+    """Write a document of `as_trace`, one event a line."""
     events = drawn.pop("traceEvents")
     head = json.dumps(drawn, ensure_ascii=False, allow_nan=False)[:-1]
     rows = ",\n".join(
@@ -103,7 +115,7 @@ def _window(comparison: Comparison, cell: Cell, steps: int, first: int | None) -
     return rerun(comparison.plan, cell, SnapshotPlan(count, first)).snapshots
 
 
-def _names(pid: int, title: str, instance: int, instances: int, ranks: int) -> Iterator[Event]:
+def name_threads(pid: int, title: str, instance: int, instances: int, ranks: int) -> Iterator[Event]:
     def name(kind: str, tid: int, **args: Any) -> Event:
         return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
@@ -116,25 +128,67 @@ def _names(pid: int, title: str, instance: int, instances: int, ranks: int) -> I
         yield name("thread_sort_index", tid, sort_index=tid)
 
 
-def _instance(pid: int, cell: Cell, window: Snapshots, instance: int, origin_s: float) -> Iterator[Event]:
-    """All events of one instance, step by step."""
-    cost = cell.setting.cost
-    us = cost.us_per_unit
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced:
+    """Steps of one instance and what each rank does in them, prices in the cost's unit.
+
+    Parameters
+    ----------
+    window : Snapshots
+        Steps of this instance only, in order.
+    names : list of str
+        Of the barriers.
+    constant, us : float
+        Price that every step pays first; microseconds a unit.
+    work : float64[barriers, steps, ranks]
+    total : float64[steps]
+        Price of the step; what the barriers do not explain of it comes last, as ``beyond attention``.
+    ideal : float64[steps], optional
+    """
+
+    window: Snapshots
+    names: list[str]
+    constant: float
+    us: float
+    work: Floats
+    total: Floats
+    ideal: Floats | None
+
+
+def only(window: Snapshots, instance: int) -> Snapshots:
+    """The steps of one instance."""
     rows = np.flatnonzero(window.instance == instance)
-    B, C, K = window.batch[rows], window.context_tokens[rows], window.saturated_tokens[rows]
-    work = cost.work(B, C, K)
-    names = [t.name for t in cost.terms]
+    return Snapshots(*(getattr(window, f.name)[rows] for f in fields(Snapshots)))
+
+
+def _priced(cost: StepCost, window: Snapshots) -> Priced:
+    """What a replay paid for these steps: attention."""
+    loads = window.batch, window.context_tokens, window.saturated_tokens
+    work, names = at_barriers(cost, cost.work(*loads))
+    total = cost.constant + work.max(axis=2).sum(axis=0)
+    return Priced(window, names, cost.constant, cost.us_per_unit, work, total, cost.ideal(*loads))
+
+
+def at_barriers(cost: StepCost, work: Floats) -> tuple[Floats, list[str]]:
+    """Work by term to work by barrier, float64[barriers, steps, ranks], and the names of these."""
     if cost.barrier == "step":
-        work, names = work.sum(axis=0, keepdims=True), ["step"]
-    ideal = cost.ideal(B, C, K)
-    starts = [round(1e6 * float(window.start_s[row] - origin_s), 3) for row in rows]
-    for i, (row, at) in enumerate(zip(rows, starts, strict=True)):
+        return work.sum(axis=0, keepdims=True), ["step"]
+    return work, [t.name for t in cost.terms]
+
+
+def draw_instance(pid: int, priced: Priced, origin_s: float) -> Iterator[Event]:
+    """All events of one instance, step by step."""
+    window, us, names = priced.window, priced.us, priced.names
+    B, C = window.batch, window.context_tokens
+    starts = [round(1e6 * float(start_s - origin_s), 3) for start_s in window.start_s]
+    for i, at in enumerate(starts):
         # a step may not reach into the next, not even by a rounded nanosecond: overlapping slices are dropped
         room = round(starts[i + 1] - at, 3) if i + 1 < len(starts) else np.inf
-        own, total = work[:, i], cost.constant + float(work[:, i].max(axis=1).sum())
+        own, total = priced.work[:, i], float(priced.total[i])
+        known = {} if priced.ideal is None else {"ideal": round(float(priced.ideal[i]), 6)}
         yield {
             "ph": "X",
-            "name": f"step {int(window.step[row])}",
+            "name": f"step {int(window.step[i])}",
             "cat": "step",
             "pid": pid,
             "tid": STEPS_TID,
@@ -142,29 +196,21 @@ def _instance(pid: int, cell: Cell, window: Snapshots, instance: int, origin_s: 
             "dur": min(round(us * total, 3), room),
             "args": {
                 "cost": round(total, 6),
-                "ideal": round(float(ideal[i]), 6),
+                **known,
                 "slowest": {n: f"rank {int(r)}" for n, r in zip(names, own.argmax(axis=1), strict=True)},
-                "simulated_start_s": round(float(window.start_s[row]), 9),
+                "simulated_start_s": round(float(window.start_s[i]), 9),
             },
         }
         for name, values in (("batch", B[i]), ("context tokens", C[i])):
             args = {"max": int(values.max()), "mean": round(float(values.mean()), 3)}
             yield {"ph": "C", "name": name, "pid": pid, "tid": STEPS_TID, "ts": at, "args": args}
-        yield from _ranks(pid, at, room, us, cost.constant, names, own, B[i], C[i])
+        yield from _ranks(pid, at, room, priced, i)
 
 
-def _ranks(
-    pid: int,
-    at: float,
-    room: float,
-    us: float,
-    constant: float,
-    names: list[str],
-    own: Floats,
-    B: Ints,
-    C: Ints,
-) -> Iterator[Event]:
+def _ranks(pid: int, at: float, room: float, priced: Priced, i: int) -> Iterator[Event]:
     """Slices of one step, rank by rank; ends are rounded, not lengths, so that slices meet exactly."""
+    us, constant, own, total = priced.us, priced.constant, priced.work[:, i], float(priced.total[i])
+    B, C = priced.window.batch[i], priced.window.context_tokens[i]
     ends = np.cumsum(own.max(axis=1)) + constant
     starts = np.concatenate([[constant], ends[:-1]])
 
@@ -186,7 +232,8 @@ def _ranks(
     for rank in range(len(B)):
         load = {"batch": int(B[rank]), "context_tokens": int(C[rank])}
         yield from piece("work", rank, 0.0, constant, term="constant")
-        for t, name in enumerate(names):
+        for t, name in enumerate(priced.names):
             done = float(starts[t] + own[t, rank])
             yield from piece("work", rank, float(starts[t]), done, term=name, **load)
             yield from piece("bubble", rank, done, float(ends[t]), term=name)
+        yield from piece("beyond attention", rank, float(ends[-1]), total)

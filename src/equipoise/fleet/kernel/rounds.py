@@ -13,9 +13,9 @@ __all__ = ["place_by_owner"]
 
 
 @jitable
-def place_by_owner(
+def place_by_owner(  # type: ignore[no-untyped-def]
     view, exact, requests, prices, bounds, by_tokens, place, params, ints, floats, replicas, out
-):  # type: ignore[no-untyped-def]
+):
     """Choose an instance for each request on a replica's own picture; its owner, on the exact one, chooses the rank."""
     group_of = np.empty(len(out), np.int64)
     choose_groups(view, requests, bounds, by_tokens, group_of)

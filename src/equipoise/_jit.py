@@ -187,7 +187,7 @@ def reader(whole: Any, part: str) -> Any:
     each; by address it is handed one, and of what it reads only what it uses is left.
     """
     whole_type, place = numba_type(whole), whole._fields.index(part)
-    found = whole_type.types[place]
+    found = whole_type.types[place]  # type: ignore[attr-defined]
 
     @intrinsic
     def read(_context: Any, where: Any) -> Any:

@@ -110,13 +110,10 @@ def simulate(
             "does not compile", where=f"policy {policy.name!r}", fix="use engine='reference', or 'auto'"
         )
     whole_number("seed", seed, 0, 2**63 - 1)
-    for name, value, positive in (
-        ("rate_scale", rate_scale, True),
-        ("warmup_turnovers", warmup_turnovers, False),
-    ):
-        if not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
-            above = "above 0" if positive else "0 or more"
-            raise InputError(f"{name} = {value}", fix=f"must be a finite number {above}")
+    if not (math.isfinite(rate_scale) and rate_scale > 0):
+        raise InputError(f"rate_scale = {rate_scale}", fix="must be a finite number above 0")
+    if not (math.isfinite(warmup_turnovers) and warmup_turnovers >= 0):
+        raise InputError(f"warmup_turnovers = {warmup_turnovers}", fix="must be a finite number, 0 or more")
     if len(trace) >= 2**30:
         raise InputError(f"{len(trace)} requests", fix=f"one run takes up to {2**30 - 1}; split the trace")
 
@@ -170,10 +167,10 @@ def simulate(
         policy, prices, layout, groups=pool.groups, replicas=information.replicas, seed=seed
     )
     slow = engine == "reference" or not policy.compiled
-    common: tuple[Any, ...] = (
+    common: list[Any] = [
         work, layout, settings, life, ranked, extras, draws, changes, prices, prefill_prices,
         *functions(policy, slow=slow), policy.param_array(), ints, floats,
-    )  # fmt: skip
+    ]  # fmt: skip
     if slow:
         from equipoise.fleet.twin import run_reference
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
+from equipoise.fleet.kernel.state import NOBODY
 
-__all__ = ["append", "earliest", "pop", "push", "put_first", "set_clock", "take_first"]
-
-NOBODY = -1
+__all__ = ["append", "earliest", "one_of", "pop", "push", "put_first", "set_clock", "take_first"]
 
 
 @jitable
@@ -115,3 +114,9 @@ def earliest(tree):  # type: ignore[no-untyped-def]
     while i < leaves:
         i = 2 * i if tree[2 * i] <= tree[2 * i + 1] else 2 * i + 1
     return i - leaves
+
+
+@jitable
+def one_of(column, request):  # type: ignore[no-untyped-def]
+    """Entry of a request in a column that may hold one entry for all."""
+    return column[request if len(column) > 1 else 0]

@@ -87,12 +87,28 @@ def refresh(world, reserve, k, rank, instance):  # type: ignore[no-untyped-def]
 @jitable
 def refresh_instance(world, reserve, width, instance):  # type: ignore[no-untyped-def]
     """Bring all ranks of an instance up to date, in every view."""
-    seen, state, ranked = seen_in(world), state_in(world), ranked_in(world)
+    seen, state, ranked, settings = seen_in(world), state_in(world), ranked_in(world), settings_in(world)
     first, last = instance * width, (instance + 1) * width
     told = len(seen.own)
-    for k in range(told):
-        for rank in range(first, last):
-            refresh(world, reserve, k, rank, instance)
+    for k in range(told):  # `refresh` of a picture, all ranks at once
+        report, own, base = seen.told, seen.own[k], seen.base[k]
+        shown, age = seen.shown, state.instances[instance].steps - seen.reported[instance].told_step
+        for r in range(first, last):
+            shown[BATCH, k, r] = report[0, r] + own[0, r] - base[0, r]
+        for r in range(first, last):
+            shown[CONTEXT, k, r] = report[1, r] + own[1, r] - base[1, r]
+        for s in range(seen.saturated.shape[2]):
+            for r in range(first, last):
+                seen.saturated[k, r, s] = report[3 + s, r] + own[3 + s, r] - base[3 + s, r]
+        if settings.knows != LEDGER and settings.knows != EXTRAPOLATED:
+            for r in range(first, last):
+                shown[UNSEEN, k, r] = own[-1, r] - base[-1, r]
+        for r in range(first, last):
+            shown[AGE, k, r] = age
+            slots = 0 if state.ranks[r].closed else ranked.max_batch[r] - shown[BATCH, k, r]
+            room = ranked.kv_capacity_tokens[r] - reserve - (report[2, r] + own[2, r] - base[2, r])
+            shown[FREE_SLOTS, k, r] = slots
+            shown[FREE_TOKENS, k, r] = room if slots > 0 else -1
     if seen.shown.shape[1] == told:
         return
     for r in range(first, last):  # `refresh` of the exact view, all ranks at once

@@ -26,6 +26,7 @@ def queue_prompt(world, request, tokens):  # type: ignore[no-untyped-def]
     state.requests[request].left = tokens
     state.prompts[best].backlog += tokens
     state.tally[TALLY.BACKLOG] += tokens
+    state.tally[TALLY.PROMPTED] = 1
 
 
 @jitable
@@ -33,6 +34,11 @@ def start_prefill(world, seconds_per_unit, instance, now, counts):  # type: igno
     """Start a step of a prefill instance: every rank takes prompt tokens in order, up to a chunk."""
     state, life, prefill = state_in(world), life_in(world), prefill_in(world)
     width = life.prefill_ranks
+    waiting = 0
+    for rank in range(instance * width, (instance + 1) * width):
+        waiting += state.prompts[rank].backlog
+    if waiting == 0:
+        return
     terms = len(prefill.token)
     taken = 0
     for r in range(width):
@@ -51,8 +57,6 @@ def start_prefill(world, seconds_per_unit, instance, now, counts):  # type: igno
             request = np.int64(state.requests[request].following)
         state.prompts[rank].taken = life.chunk_tokens - budget
         taken += state.prompts[rank].taken
-    if taken == 0:
-        return
     price = prefill.constant
     if prefill.barrier_step:
         slowest = 0.0

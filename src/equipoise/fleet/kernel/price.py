@@ -5,10 +5,9 @@ from __future__ import annotations
 from equipoise._jit import jitable
 from equipoise.cost.evaluate import rank_work, step_price
 from equipoise.fleet.kernel.layout import PARTS
+from equipoise.fleet.kernel.state import RING_MASK
 
 __all__ = ["barrier", "price_step"]
-
-RING_MASK = (1 << 16) - 1
 
 
 @jitable

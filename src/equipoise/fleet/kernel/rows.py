@@ -10,13 +10,22 @@ import numpy as np
 
 from equipoise._jit import jitable
 from equipoise.cost.prefill_evaluate import chunk_work
+from equipoise.fleet.kernel.lists import take_first
 from equipoise.fleet.kernel.pictures import held_tokens
-from equipoise.fleet.kernel.state import AT, LACK, RUNNING, UNTIL, USED, WHO
+from equipoise.fleet.kernel.state import AT, GROW, LACK, QUEUED, RING_MASK, RUNNING, UNTIL, USED, WHO
 from equipoise.fleet.kernel.world import draws_in, prefill_in, prices_in, state_in
 
-__all__ = ["add_up", "compute_prompts", "drop_row", "growth", "needed", "take_row"]
-
-RING_MASK = (1 << 16) - 1
+__all__ = [
+    "add_up",
+    "compute_prompts",
+    "count_queued",
+    "drop_row",
+    "grow_all",
+    "growth",
+    "needed",
+    "take_row",
+    "unqueue",
+]
 
 
 @jitable
@@ -115,3 +124,56 @@ def compute_prompts(world, chunk_tokens, rank, piece):  # type: ignore[no-untype
         budget -= tokens
         state.row[LACK, rank, j] = lack - tokens if lack > tokens else -1
     return chunk_tokens - budget
+
+
+@jitable
+def unqueue(world, shift, rank):  # type: ignore[no-untyped-def]
+    """Take the first request from an engine queue."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
+    q = take_first(state.lists, state.requests, rank)
+    size = state.requests[q].size
+    state.ranks[rank].queued -= 1
+    state.ranks[rank].queued_context -= size
+    state.ranks[rank].queued_resident -= held_tokens(size, shift)
+    for s in range(len(lengths)):
+        state.saturated[QUEUED, rank, s] -= min(size, lengths[s])
+    return q
+
+
+@jitable
+def count_queued(world, shift, rank, request):  # type: ignore[no-untyped-def]
+    """Count a request into an engine queue that it has joined."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
+    size = state.requests[request].size
+    state.ranks[rank].queued += 1
+    state.ranks[rank].queued_context += size
+    state.ranks[rank].queued_resident += held_tokens(size, shift)
+    for s in range(len(lengths)):
+        state.saturated[QUEUED, rank, s] += min(size, lengths[s])
+
+
+@jitable
+def grow_all(world, rank):  # type: ignore[no-untyped-def]
+    """What every row of a rank yields in the step that is being started, none of them lacking: `growth`, all at once.
+
+    Returns the tokens of all together.
+    """
+    state, draws = state_in(world), draws_in(world)
+    rows, ring = state.ranks[rank].rows, draws.accepted
+    used, until, at, grown = (
+        state.row[USED, rank], state.row[UNTIL, rank], state.row[AT, rank], state.row[GROW, rank]
+    )  # fmt: skip
+    total = 0
+    if len(draws.drafts) == 1:
+        drafts = draws.drafts[0]
+        for j in range(rows):
+            grown[j] = min(1 + min(drafts, ring[at[j] & RING_MASK]), until[j] - used[j])
+    else:
+        who = state.row[WHO, rank]
+        for j in range(rows):
+            grown[j] = min(1 + min(draws.drafts[who[j]], ring[at[j] & RING_MASK]), until[j] - used[j])
+    for j in range(rows):
+        total += grown[j]
+    return total

@@ -37,30 +37,19 @@ from equipoise._jit import (
     address,
     borrowed,
     compiled,
-    jitable,
     numba_type,
     shortened,
 )
 from equipoise.cost.prefill import PrefillPrices
+from equipoise.fleet.kernel.changes import change_pool
+from equipoise.fleet.kernel.instances import set_end
 from equipoise.fleet.kernel.layout import (
     ABORTED,
     BY_INSTANCE,
     COUNTS,
-    DELAYED,
-    DIE,
-    DRAIN,
-    DROPPED,
     FAILED,
-    FINISHED,
     NO_PREEMPTION,
-    NOTICED,
-    ON_RANKS,
     PREFILL_POOL,
-    RECOMPUTE,
-    REJECTED,
-    RESUME,
-    RETURN,
-    TOO_MANY,
     Changes,
     Draws,
     Extras,
@@ -68,64 +57,45 @@ from equipoise.fleet.kernel.layout import (
     Life,
     Ranked,
 )
-from equipoise.fleet.kernel.lists import append, earliest, pop, push, put_first, set_clock, take_first
+from equipoise.fleet.kernel.life import arrive, computed, end_request, join_routers, lose
+from equipoise.fleet.kernel.lists import append, earliest, one_of, pop, set_clock, take_first
 from equipoise.fleet.kernel.pictures import (
     count_dispatch,
     count_own,
     deliver,
-    forget,
     held_tokens,
-    learn_pace,
     next_delivery_s,
     publish,
     refresh,
     refresh_instance,
     view_of,
 )
-from equipoise.fleet.kernel.prefill import is_idle, queue_prompt, start_prefill
+from equipoise.fleet.kernel.prefill import is_idle, start_prefill
 from equipoise.fleet.kernel.price import price_step
+from equipoise.fleet.kernel.rounds import place_by_owner
 from equipoise.fleet.kernel.routers import Pictures
-from equipoise.fleet.kernel.rows import add_up, compute_prompts, drop_row, growth, needed, take_row
+from equipoise.fleet.kernel.rows import count_queued
 from equipoise.fleet.kernel.state import (
-    AT,
     BATCH,
     CHOSEN,
     CONTEXT,
     HELD,
     IDLE,
-    LACK,
     NOBODY,
     OFFERED,
     PADDED,
     QUERIES,
-    QUEUED,
     READ,
     RUNNING,
     TALLY,
     TURN,
-    UNTIL,
-    USED,
-    WHO,
     FleetState,
 )
-from equipoise.fleet.kernel.world import (
-    World,
-    changes_in,
-    draws_in,
-    extras_in,
-    life_in,
-    more_in,
-    out_in,
-    prefill_in,
-    prices_in,
-    ranked_in,
-    settings_in,
-    state_in,
-    work_in,
-)
+from equipoise.fleet.kernel.steps import admit, end_step, load_step, make_room
+from equipoise.fleet.kernel.world import World
 from equipoise.policies.api import fits
-from equipoise.policies.groups import choose_groups, place_in_groups
-from equipoise.policies.views import slice_ranks, take_requests
+from equipoise.policies.groups import place_in_groups
+from equipoise.policies.views import take_requests
 from equipoise.replay.keeping import next_row, take_snapshot
 from equipoise.replay.kernel import sort_ascending
 from equipoise.replay.knowledge import replica_of
@@ -133,7 +103,6 @@ from equipoise.replay.layout import (
     BAD_RANK,
     ENDED,
     EXACT,
-    EXTRAPOLATED,
     MAX_ROUND,
     NO_ROOM,
     ORDERLESS_ROUNDS,
@@ -150,260 +119,6 @@ from equipoise.types import Floats2D, Ints2D, Memory
 __all__ = ["fleet_run"]
 
 NO_EVENT, CHANGE, BOUNDARY, PREFILL_END, COMING = 0, 1, 2, 3, 4
-RING_MASK = (1 << 16) - 1
-
-
-@jitable
-def one_of(column, request):  # type: ignore[no-untyped-def]
-    """Entry of a request in a column that may hold one entry for all."""
-    return column[request if len(column) > 1 else 0]
-
-
-@jitable
-def set_end(world, instance, end_s):  # type: ignore[no-untyped-def]
-    """Set the end of an instance's step, and keep count of those that are ready."""
-    state = state_in(world)
-    leaf = len(state.end_s) // 2 + instance
-    up = state.instances[instance].alive > 0
-    state.tally[TALLY.READY] += (end_s == IDLE and up) - (state.end_s[leaf] == IDLE and up)
-    set_clock(state.end_s, instance, end_s)
-
-
-@jitable
-def set_up(world, instance, rank, up):  # type: ignore[no-untyped-def]
-    """Take a rank up or down."""
-    state = state_in(world)
-    if state.ranks[rank].up == up:
-        return
-    idle = state.end_s[len(state.end_s) // 2 + instance] == IDLE
-    before = state.instances[instance].alive > 0
-    state.ranks[rank].up = up
-    change = 1 if up else -1
-    state.instances[instance].alive += change
-    state.tally[TALLY.UP] += change
-    state.tally[TALLY.READY] += (idle and state.instances[instance].alive > 0) - (idle and before)
-
-
-@jitable
-def come_later(world, time, request, to_router):  # type: ignore[no-untyped-def]
-    """Enter a request into the heap of those on their way."""
-    state = state_in(world)
-    tally = state.tally
-    push(
-        state.heap, tally[TALLY.HEAP], time, tally[TALLY.INSERTED],
-        2 * request + to_router,
-    )  # fmt: skip
-    tally[TALLY.HEAP] += 1
-    tally[TALLY.INSERTED] += 1
-
-
-@jitable
-def end_request(world, request, status, now):  # type: ignore[no-untyped-def]
-    """A request ends: what becomes of it, and of its conversation."""
-    work, life, settings, state, out, more = (
-        work_in(world),
-        life_in(world),
-        settings_in(world),
-        state_in(world),
-        out_in(world),
-        more_in(world),
-    )
-    more.status[request] = status
-    if settings.keep_requests:
-        more.ended_s[request] = now
-        more.tokens[request] = state.requests[request].size - work.context_tokens[request]
-    if status == FINISHED:
-        out.ended[ENDED.FINISHED] += 1
-        out.ended[ENDED.FINISHED_TOKENS] += work.output_tokens[request]
-        if settings.keep_requests:
-            out.finish_s[request] = now
-    elif status == REJECTED:
-        out.ended[ENDED.REJECTED] += 1
-        more.counts[COUNTS.REJECTED] += 1
-    elif status == ABORTED:
-        more.counts[COUNTS.ABORTED] += 1
-    else:
-        more.counts[COUNTS.FAILED] += 1
-    if life.sessions:
-        following = np.int64(life.next_turn[request])
-        if following != NOBODY and (status in (FINISHED, ABORTED)):
-            come_later(world, now + life.think_s[following], following, 0)
-        elif status in (REJECTED, FAILED):
-            while following != NOBODY:
-                more.status[following] = DROPPED
-                more.counts[COUNTS.DROPPED] += 1
-                if settings.keep_requests:
-                    more.ended_s[following] = now
-                following = np.int64(life.next_turn[following])
-
-
-@jitable
-def join_routers(world, request, time, now):  # type: ignore[no-untyped-def]
-    """A request joins the routers' queue, unless nothing will ever serve it."""
-    settings, changes, state, more = settings_in(world), changes_in(world), state_in(world), more_in(world)
-    tally = state.tally
-    if settings.keep_requests:
-        more.queued_s[request] = time
-    if tally[TALLY.UP] == 0 and tally[TALLY.NEXT_CHANGE] == len(changes.time_s):
-        end_request(world, request, FAILED, now)
-        return
-    state.requests[request].joined_s = time
-    state.requests[request].following = NOBODY
-    if tally[TALLY.QUEUE_FIRST] == NOBODY:
-        tally[TALLY.QUEUE_FIRST] = request
-    else:
-        state.requests[tally[TALLY.QUEUE_LAST]].following = request
-    tally[TALLY.QUEUE_LAST] = request
-    tally[TALLY.WAITING] += 1
-    more.counts[COUNTS.PEAK_QUEUED] = max(more.counts[COUNTS.PEAK_QUEUED], tally[TALLY.WAITING])
-
-
-@jitable
-def computed(world, request, time, now):  # type: ignore[no-untyped-def]
-    """A request's prompt is computed (or need not be): its cache travels, and it joins the routers' queue."""
-    life, settings, state = life_in(world), settings_in(world), state_in(world)
-    ready = time + (life.transfer_s + state.requests[request].size * life.transfer_s_per_token)
-    if ready <= now or settings.saturated:
-        join_routers(world, request, ready, now)
-    else:
-        come_later(world, ready, request, 1)
-
-
-@jitable
-def arrive(world, largest, request, time, now):  # type: ignore[no-untyped-def]
-    """A request arrives, for the first time or once more after it was lost."""
-    life, settings, state, out, more = (
-        life_in(world),
-        settings_in(world),
-        state_in(world),
-        out_in(world),
-        more_in(world),
-    )
-    if settings.keep_requests and np.isnan(more.came_s[request]):
-        more.came_s[request] = time
-    first_time = more.tries[request] == 0
-    out.ended[ENDED.ARRIVED] += first_time
-    if held_tokens(state.requests[request].size, life.block_shift) > largest:
-        end_request(world, request, REJECTED, now)
-        return
-    missing = state.requests[request].size - (one_of(life.cached_tokens, request) if first_time else 0)
-    missing = max(0, missing)
-    if life.prefill == PREFILL_POOL and missing > 0:
-        queue_prompt(world, request, missing)
-        return
-    if life.prefill == DELAYED:
-        time += life.prefill_s + missing * life.prefill_s_per_token
-    elif life.prefill == ON_RANKS:
-        state.requests[request].owed = missing
-    computed(world, request, time, now)
-
-
-@jitable
-def lose(world, request, now):  # type: ignore[no-untyped-def]
-    """A request is lost with its rank: it arrives once more, or has been lost too often."""
-    life, state, more = life_in(world), state_in(world), more_in(world)
-    state.requests[request].owed = 0
-    more.tries[request] += 1
-    more.counts[COUNTS.LOST] += 1
-    if more.tries[request] > life.most_tries:
-        end_request(world, request, FAILED, now)
-    else:
-        come_later(world, now + life.retry_s, request, 0)
-
-
-@jitable
-def unqueue(world, shift, rank):  # type: ignore[no-untyped-def]
-    """Take the first request from an engine queue."""
-    state = state_in(world)
-    lengths = prices_in(world).saturation_tokens
-    q = take_first(state.lists, state.requests, rank)
-    size = state.requests[q].size
-    state.ranks[rank].queued -= 1
-    state.ranks[rank].queued_context -= size
-    state.ranks[rank].queued_resident -= held_tokens(size, shift)
-    for s in range(len(lengths)):
-        state.saturated[QUEUED, rank, s] -= min(size, lengths[s])
-    return q
-
-
-@jitable
-def count_queued(world, shift, rank, request):  # type: ignore[no-untyped-def]
-    """Count a request into an engine queue that it has joined."""
-    state = state_in(world)
-    lengths = prices_in(world).saturation_tokens
-    size = state.requests[request].size
-    state.ranks[rank].queued += 1
-    state.ranks[rank].queued_context += size
-    state.ranks[rank].queued_resident += held_tokens(size, shift)
-    for s in range(len(lengths)):
-        state.saturated[QUEUED, rank, s] += min(size, lengths[s])
-
-
-@jitable
-def die(world, instance, rank, now):  # type: ignore[no-untyped-def]
-    """A rank goes down with all that is on it."""
-    work, life, settings, state, more = (
-        work_in(world),
-        life_in(world),
-        settings_in(world),
-        state_in(world),
-        more_in(world),
-    )
-    if not state.ranks[rank].up:
-        return
-    shift, count = life.block_shift, state.ranks[rank].rows
-    for j in range(count):
-        q = np.int64(state.row[WHO, rank, j])
-        state.requests[q].size = state.row[USED, rank, j]
-        more.counts[COUNTS.LOST_TOKENS] += state.row[USED, rank, j]
-        forget(world, shift, replica_of(q, work.session, settings.replicas), rank, q)
-        lose(world, q, now)
-    state.ranks[rank].rows = state.ranks[rank].lacking = state.ranks[rank].unborn = 0
-    state.ranks[rank].context = state.ranks[rank].resident = state.ranks[rank].frozen = 0
-    state.saturated[RUNNING, rank] = 0
-    queued = state.ranks[rank].queued
-    while state.lists[rank].first != NOBODY:
-        q = unqueue(world, shift, rank)
-        forget(world, shift, replica_of(q, work.session, settings.replicas), rank, q)
-        lose(world, q, now)
-    state.instances[instance].load -= count + queued
-    state.tally[TALLY.IN_POOL] -= count + queued
-    set_up(world, instance, rank, 0)
-
-
-@jitable
-def change_pool(world, width, reserve, now):  # type: ignore[no-untyped-def]
-    """Carry out the next change; returns its instance."""
-    work, life, changes, state = work_in(world), life_in(world), changes_in(world), state_in(world)
-    c = state.tally[TALLY.NEXT_CHANGE]
-    state.tally[TALLY.NEXT_CHANGE] += 1
-    kind, instance = changes.kind[c], changes.instance[c]
-    first, last = instance * width, (instance + 1) * width
-    if changes.rank[c] >= 0:
-        first += changes.rank[c]
-        last = first + 1
-    for rank in range(first, last):
-        if kind == DIE:
-            die(world, instance, rank, now)
-        elif kind == RETURN:
-            set_up(world, instance, rank, 1)
-        elif kind == DRAIN + NOTICED or kind == DIE + NOTICED:
-            state.ranks[rank].closed = 1
-        elif kind == RESUME + NOTICED or kind == RETURN + NOTICED:
-            state.ranks[rank].closed = 0
-    if kind == DIE and state.instances[instance].alive == 0:  # its step, or stall, is void
-        state.instances[instance].stalling = 0
-        set_end(world, instance, IDLE)
-    if changes.stall_s[c] > 0:
-        end = state.end_s[len(state.end_s) // 2 + instance]
-        if end == IDLE:
-            state.instances[instance].stalling = 1
-            set_end(world, instance, now + changes.stall_s[c])
-        else:
-            set_end(world, instance, end + changes.stall_s[c])
-    count_own(world, work.session, life.block_shift, width, instance, now)
-    refresh_instance(world, reserve, width, instance)
-    return instance
 
 
 SIGNATURE = types.void(
@@ -428,303 +143,6 @@ SIGNATURE = types.void(
     numba_type(Outcome),
     numba_type(FleetOutcome),
 )
-
-
-@jitable
-def end_step(world, width, instance, now, told):  # type: ignore[no-untyped-def]
-    """The step of an instance ends: its rows get their tokens, and those that have all leave.
-
-    Returns how many of `told` were filled: the requests that finished, for policies that learn.
-    """
-    work, life, settings, draws, state, out, more = (
-        work_in(world),
-        life_in(world),
-        settings_in(world),
-        draws_in(world),
-        state_in(world),
-        out_in(world),
-        more_in(world),
-    )
-    speculative, shift = len(draws.drafts) > 0, life.block_shift
-    simple = shift == 0 and len(prices_in(world).saturation_tokens) == 0
-    count_told, tokens = 0, 0
-    for rank in range(instance * width, (instance + 1) * width):
-        rows = state.ranks[rank].rows
-        if rows == 0:
-            continue
-        used, until, lack = state.row[USED, rank], state.row[UNTIL, rank], state.row[LACK, rank]
-        done = 0
-        if state.ranks[rank].lacking == 0 and not speculative:
-            for j in range(rows):
-                used[j] += 1
-            for j in range(rows):
-                done += used[j] == until[j]
-            state.ranks[rank].context += rows
-            tokens += rows
-            if settings.keep_requests and state.ranks[rank].unborn > 0:
-                for j in range(rows):
-                    q = np.int64(state.row[WHO, rank, j])
-                    if np.isnan(more.first_s[q]):
-                        more.first_s[q] = now
-                state.ranks[rank].unborn = 0
-        else:
-            for j in range(rows):
-                if lack[j] == 0:
-                    grown = growth(world, rank, j)
-                    used[j] += grown
-                    if speculative:
-                        state.row[AT, rank, j] += 1
-                    state.ranks[rank].context += grown
-                    tokens += grown
-                    done += used[j] == until[j]
-                    if settings.keep_requests and np.isnan(more.first_s[state.row[WHO, rank, j]]):
-                        more.first_s[state.row[WHO, rank, j]] = now
-                        state.ranks[rank].unborn -= 1
-                elif lack[j] < 0:
-                    lack[j] = 0
-                    state.ranks[rank].lacking -= 1
-        if done > 0:
-            kept = 0
-            for j in range(rows):
-                q = np.int64(state.row[WHO, rank, j])
-                if lack[j] == 0 and used[j] == until[j]:
-                    whole = until[j] - work.context_tokens[q] == work.output_tokens[q]
-                    k = replica_of(q, work.session, settings.replicas)
-                    forget(world, shift, k, rank, q)
-                    state.ranks[rank].context -= used[j]
-                    if whole and settings.knows == EXTRAPOLATED:
-                        learn_pace(world, instance, out.start_s[q], now, work.output_tokens[q])
-                    state.requests[q].size = used[j]
-                    if whole and settings.tells_finished:
-                        told[count_told] = q
-                        count_told += 1
-                    status = FINISHED if whole else ABORTED
-                    end_request(world, q, status, now)
-                    continue
-                if kept < j:
-                    state.row[WHO, rank, kept] = q
-                    used[kept], until[kept], lack[kept] = used[j], until[j], lack[j]
-                    if speculative:
-                        state.row[AT, rank, kept] = state.row[AT, rank, j]
-                kept += 1
-            state.ranks[rank].rows = kept
-            state.instances[instance].load -= rows - kept
-            state.tally[TALLY.IN_POOL] -= rows - kept
-        if simple:
-            state.ranks[rank].resident = state.ranks[rank].context
-        else:
-            add_up(world, shift, rank)
-    out.ended[ENDED.TOKENS] += tokens
-    return count_told
-
-
-@jitable
-def make_room(world, instance, rank, now):  # type: ignore[no-untyped-def]
-    """Make room for what the rows of a rank grow by, preempting the last.
-
-    Returns the KV needed.
-    """
-    life, settings, ranked, state, more = (
-        life_in(world),
-        settings_in(world),
-        ranked_in(world),
-        state_in(world),
-        more_in(world),
-    )
-    shift = life.block_shift
-    capacity = ranked.kv_capacity_tokens[rank]
-    total = needed(world, shift, rank)
-    preempted = False
-    while total > capacity:
-        row = state.ranks[rank].rows - 1
-        lack = state.row[LACK, rank, row]
-        grown = 0 if lack > 0 else growth(world, rank, row)
-        total -= held_tokens(state.row[USED, rank, row] + grown, shift)
-        q = drop_row(world, shift, rank)
-        if settings.keep_requests and np.isnan(more.first_s[q]):
-            state.ranks[rank].unborn -= 1
-        if row == 0:
-            outgrown(world, instance, rank, q, now)
-            break
-        more.counts[COUNTS.PREEMPTIONS] += 1
-        if settings.keep_requests:
-            more.preemptions[q] += 1
-        if life.preemption == RECOMPUTE:
-            state.requests[q].owed = state.requests[q].size
-            more.counts[COUNTS.RECOMPUTED_TOKENS] += state.requests[q].size
-        else:
-            state.requests[q].owed = -1 - max(0, lack)
-            more.counts[COUNTS.SWAPPED_TOKENS] += state.requests[q].size
-            state.tally[TALLY.SWAPPED] += state.requests[q].size
-        put_first(state.lists, state.requests, rank, q)
-        count_queued(world, shift, rank, q)
-        preempted = True
-    if preempted:
-        state.ranks[rank].frozen = life.freeze_steps
-    return total
-
-
-@jitable
-def outgrown(world, instance, rank, request, now):  # type: ignore[no-untyped-def]
-    """A request that a whole rank cannot hold fails."""
-    work, life, settings, state, more = (
-        work_in(world),
-        life_in(world),
-        settings_in(world),
-        state_in(world),
-        more_in(world),
-    )
-    more.counts[COUNTS.OUTGROWN] += 1
-    state.instances[instance].load -= 1
-    state.tally[TALLY.IN_POOL] -= 1
-    replica = replica_of(request, work.session, settings.replicas)
-    forget(world, life.block_shift, replica, rank, request)
-    end_request(world, request, FAILED, now)
-
-
-@jitable
-def admit(world, instance, rank, total, bound, most_growth, now):  # type: ignore[no-untyped-def]
-    """Admit from the engine queue of a rank what has room; returns an error code.
-
-    `total` is the KV needed by its rows; if that is an upper `bound`, it is made exact before anything is refused.
-    """
-    work, life, settings, ranked, draws, state, out, more = (
-        work_in(world),
-        life_in(world),
-        settings_in(world),
-        ranked_in(world),
-        draws_in(world),
-        state_in(world),
-        out_in(world),
-        more_in(world),
-    )
-    shift, capacity = life.block_shift, ranked.kv_capacity_tokens[rank]
-    if state.ranks[rank].frozen > 0:
-        state.ranks[rank].frozen -= 1
-        more.counts[COUNTS.FROZEN_RANK_STEPS] += state.lists[rank].first != NOBODY
-        return 0
-    speculative = len(draws.drafts) > 0
-    while state.lists[rank].first != NOBODY and state.ranks[rank].rows < ranked.max_batch[rank]:
-        q = np.int64(state.lists[rank].first)
-        size = np.int64(state.requests[q].size)
-        until = work.context_tokens[q] + min(work.output_tokens[q], one_of(life.leaves_after, q))
-        grown = 0
-        owed = np.int64(state.requests[q].owed)
-        lack = owed if owed >= 0 else -1 - owed
-        if life.preemption != NO_PREEMPTION and lack == 0:
-            grown = 1
-            if speculative:
-                place = draws.phase[q] + size - work.context_tokens[q]
-                accepted = min(one_of(draws.drafts, q), draws.accepted[place & RING_MASK])
-                grown = min(1 + accepted, until - size)
-        wanted = held_tokens(size + grown, shift)
-        if total + wanted > capacity and bound:
-            total, bound = needed(world, shift, rank), False
-        if total + wanted > capacity:
-            if state.ranks[rank].rows == 0:  # it never will
-                unqueue(world, shift, rank)
-                outgrown(world, instance, rank, q, now)
-                continue
-            break
-        if state.ranks[rank].rows == ranked.rows:
-            out.ended[ENDED.ERROR_REQUEST], out.ended[ENDED.ERROR_RANK] = q, rank
-            return TOO_MANY
-        unqueue(world, shift, rank)
-        if owed < 0:
-            more.counts[COUNTS.SWAPPED_TOKENS] += size
-            state.tally[TALLY.SWAPPED] += size
-        state.requests[q].owed = 0
-        if speculative:
-            state.row[AT, rank, state.ranks[rank].rows] = draws.phase[q] + size - work.context_tokens[q]
-        take_row(world, shift, rank, q, until, lack)
-        total += held_tokens(size + most_growth, shift) if bound else wanted
-        if settings.keep_requests:
-            state.ranks[rank].unborn += np.isnan(more.first_s[q])
-            if np.isnan(out.start_s[q]):
-                out.start_s[q] = now
-    return 0
-
-
-@jitable
-def load_step(world, instance, width, counts):  # type: ignore[no-untyped-def]
-    """Fill B, Q, C and K of the step that an instance starts.
-
-    Returns the tokens it will yield, and whether any rank computes prompts in it.
-    """
-    life, draws, extras, prefill, state = (
-        life_in(world),
-        draws_in(world),
-        extras_in(world),
-        prefill_in(world),
-        state_in(world),
-    )
-    lengths = prices_in(world).saturation_tokens
-    speculative = len(draws.drafts) > 0
-    tokens, mixed = 0, False
-    for r in range(width):
-        rank = instance * width + r
-        rows = state.ranks[rank].rows
-        for t in range(len(prefill.token)):
-            state.pieces[t, r] = 0.0
-        if state.ranks[rank].lacking == 0 and not speculative:
-            state.step[BATCH, r] = state.step[QUERIES, r] = rows
-            state.step[CONTEXT, r] = state.step[READ, r] = state.ranks[rank].context
-            tokens += rows
-            for s in range(len(lengths)):
-                state.step_k[0, r, s] = state.step_k[1, r, s] = state.saturated[RUNNING, rank, s]
-            continue
-        batch, queries, context, again = 0, 0, 0, 0
-        used, lack = state.row[USED, rank], state.row[LACK, rank]
-        for j in range(rows):
-            if lack[j] != 0:
-                continue
-            drafts = one_of(draws.drafts, state.row[WHO, rank, j]) if speculative else 0
-            batch += 1
-            queries += 1 + drafts
-            context += used[j]
-            again += drafts * used[j]
-            tokens += growth(world, rank, j)
-        state.step[BATCH, r], state.step[QUERIES, r], state.step[CONTEXT, r] = batch, queries, context
-        state.step[READ, r] = context + int(math.floor(extras.query_reads * again))
-        for s in range(len(lengths)):
-            total, more = 0, 0
-            for j in range(rows):
-                if lack[j] == 0:
-                    drafts = one_of(draws.drafts, state.row[WHO, rank, j]) if speculative else 0
-                    kept = min(used[j], lengths[s])
-                    total += kept
-                    more += drafts * kept
-            state.step_k[0, r, s] = total
-            state.step_k[1, r, s] = total + int(math.floor(extras.query_reads * more))
-        if state.ranks[rank].lacking > 0:
-            computed_tokens = compute_prompts(world, life.chunk_tokens, rank, r)
-            counts[COUNTS.MIXED_TOKENS] += computed_tokens
-            mixed |= computed_tokens > 0
-    counts[COUNTS.MIXED_STEPS] += mixed
-    return tokens, mixed
-
-
-@jitable
-def place_by_owner(
-    view, exact, requests, prices, bounds, by_tokens, place, params, ints, floats, replicas, out
-):  # type: ignore[no-untyped-def]
-    """Choose an instance for each request on a replica's own picture; its owner, on the exact one, chooses the rank."""
-    group_of = np.empty(len(out), np.int64)
-    choose_groups(view, requests, bounds, by_tokens, group_of)
-    instances = len(bounds) - 1
-    for g in range(instances):
-        members = np.flatnonzero(group_of == g)
-        if len(members) == 0:
-            continue
-        first, last = bounds[g], bounds[g + 1]
-        part = np.full(len(members), -1, np.int64)
-        own = (g % replicas) * instances + g
-        asked = take_requests(requests, members)
-        place(slice_ranks(exact, first, last), asked, prices, params, Memory(ints[own], floats[own]), part)
-        for j in range(len(members)):
-            inside = 0 <= part[j] < last - first
-            outside = len(view.batch) if part[j] >= 0 else part[j]
-            out[members[j]] = part[j] + first if inside else outside
 
 
 def _kernel() -> Any:
@@ -945,7 +363,8 @@ def _kernel() -> Any:
                     tally[TALLY.ARRIVED_ROWS] += 1
                     state.requests[q].size = work.context_tokens[q]
                     arrive(world, largest, q, now, now)
-            if life.prefill == PREFILL_POOL and tally[TALLY.BACKLOG] > 0:
+            if tally[TALLY.PROMPTED]:
+                tally[TALLY.PROMPTED] = 0
                 for j in range(life.prefill_instances):
                     if is_idle(world, j):
                         start_prefill(world, settings.seconds_per_unit, j, now, more.counts)
@@ -958,7 +377,7 @@ def _kernel() -> Any:
                         refresh_instance(world, reserve, width, p)
 
             # Rule 4: rounds of placement, until the queue is empty or the policy keeps a request.
-            asks = kind == BOUNDARY or kind == CHANGE or kind == NO_EVENT or tally[TALLY.READY] > 0
+            asks = kind in (BOUNDARY, CHANGE, NO_EVENT) or tally[TALLY.READY] > 0
             if asks and life.patience_s < IDLE:
                 gone = 0
                 while (
@@ -1151,8 +570,8 @@ def _kernel() -> Any:
                 tokens, mixed = load_step(world, p, width, more.counts)
                 swap = tally[TALLY.SWAPPED] * life.swap_s_per_token / settings.seconds_per_unit
                 cost, ideal, own_work = price_step(
-                    prices, prefill, extras, ranked.slowness[p * width : (p + 1) * width], state.step[QUERIES], state.step[PADDED],
-                    state.step[READ], state.step_k[1], state.totals_k, state.pieces, mixed, swap,
+                    prices, prefill, extras, ranked.slowness[p * width : (p + 1) * width], state.step[QUERIES],
+                    state.step[PADDED], state.step[READ], state.step_k[1], state.totals_k, state.pieces, mixed, swap,
                     state.instances[p].steps + p * 9973, state.part,
                 )  # fmt: skip
                 end = now + cost * settings.seconds_per_unit

@@ -19,6 +19,7 @@ NOBODY = -1
 """End of a list of requests."""
 RING = 1 << 16
 """Draws that are taken in turn."""
+RING_MASK = RING - 1
 
 
 class _Tally(NamedTuple):
@@ -37,14 +38,16 @@ class _Tally(NamedTuple):
     BACKLOG: int = 10  # tokens in the prefill pool
     SWAPPED: int = 11  # tokens of the step that is being started
     HELD: int = 12  # requests that a policy kept
+    PROMPTED: int = 13  # 1: prompts have come since idle prefill instances were last looked at
 
 
 TALLY = _Tally()
 
 
-WHO, USED, UNTIL, LACK, AT = 0, 1, 2, 3, 4
+WHO, USED, UNTIL, LACK, GROW, AT = 0, 1, 2, 3, 4, 5
 """Of a row: its request; its context now; the context at which it stops; tokens still to be computed (-1: done in the
-step under way, it decodes from the next on); its place in the ring of accepted drafts."""
+step under way, it decodes from the next on); tokens that the step under way yields, where the rank's rows differ in
+that; its place in the ring of accepted drafts."""
 RUNNING, QUEUED = 0, 1
 """Of a rank's K: that of its rows, that of its engine queue."""
 HELD, OFFERED, CHOSEN, TURN = 0, 1, 2, 3
@@ -70,6 +73,8 @@ RANK = _whole(
     "frozen",  # steps that admit nothing
     "up",
     "closed",  # routers send nothing
+    "varied",  # 1: rows differ in what the step under way yields
+    "yields",  # tokens of the step under way, all rows together
 )
 INSTANCE = _whole(
     "steps",
@@ -102,7 +107,7 @@ class FleetState(NamedTuple):
 
     tally: Ints
     row: SmallInts3D
-    """int32[5, ranks, rows], see `WHO`."""
+    """int32[6, ranks, rows] (5 without speculation), see `WHO`."""
     ranks: Annotated[NDArray[np.void], RANK]
     saturated: Ints3D
     """int64[2, ranks, saturations], see `RUNNING`."""
@@ -159,7 +164,7 @@ def new_state(
 
     state = FleetState(
         tally=tally,
-        row=np.zeros((5 if len(draws.drafts) else 4, ranks, stride), np.int32),
+        row=np.zeros((6 if len(draws.drafts) else 5, ranks, stride), np.int32),
         ranks=np.zeros(ranks, RANK),
         saturated=np.zeros((2, ranks, saturations), np.int64),
         instances=np.zeros(instances, INSTANCE),

@@ -48,7 +48,8 @@ class Views:
             self.places = max(self.places, 64)
 
         def blank() -> Ranks:
-            return empty_ranks(ranks, fleet.width, len(self.lengths), 0, 0)
+            ranks_of_all: Ranks = empty_ranks(ranks, fleet.width, len(self.lengths), 0, 0)
+            return ranks_of_all
 
         self.exact = blank()
         self.pictures = [self.exact if self.knows == EXACT else blank() for _ in range(settings.replicas)]

@@ -84,8 +84,8 @@ _TYPES = (
 def numba_type(annotation: Any) -> Type:
     """Numba's type of an annotation of `equipoise.types`, or of a named tuple whose fields carry them.
 
-    An array annotated with a dtype holds such records. A named tuple has two spellings, by whether all its fields are of
-    one type.
+    An array annotated with a dtype holds such records. A named tuple has two spellings, by whether all its fields are
+    of one type.
     """
     for known, found in _TYPES:
         if annotation == known:

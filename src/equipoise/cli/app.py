@@ -32,6 +32,11 @@ _lazy(
     "equipoise.cli.compare:app",
     "Compare placement policies: which one, for this model and this traffic?",
 )
+_lazy(
+    "compare-runs",
+    "equipoise.cli.compare_runs:app",
+    "Put finished runs side by side: what differs, and whether it is shown.",
+)
 _lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
 _lazy("policies", "equipoise.cli.policies:app", "List the placement policies and their parameters.")
 _lazy("cost", "equipoise.cli.cost:app", "Derive, fit, show, compare and list step costs.")

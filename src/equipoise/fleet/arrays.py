@@ -60,7 +60,11 @@ def following_turns(session: Ints) -> SmallInts:
 
 
 def cached_prefix(trace: Trace) -> Ints:
-    """Context tokens of each request that its predecessor's context and answer hold; 0 for a first turn."""
+    """Context tokens of each request that its predecessor's context and answer hold; 0 for a first turn.
+
+    A trace begins in the middle of conversations: a later turn whose predecessor lies before it was served, too. What it
+    adds is not known; it is taken to be as much as the later turns of the trace add on average.
+    """
     following = following_turns(np.asarray(trace.session))
     cached = np.zeros(len(trace), dtype=np.int64)
     before = np.flatnonzero(following >= 0)
@@ -68,6 +72,11 @@ def cached_prefix(trace: Trace) -> Ints:
     held = trace.context_tokens[before] + trace.output_tokens[before]
     # One token at least is computed: the one whose logits start the answer.
     cached[after] = np.minimum(held, trace.context_tokens[after] - 1)
+    orphans = (np.asarray(trace.session) >= 0) & (np.asarray(trace.turn) > 0)
+    orphans[after] = False
+    if len(after) and orphans.any():
+        added = max(1, round(float((trace.context_tokens[after] - cached[after]).mean())))
+        cached[orphans] = np.maximum(trace.context_tokens[orphans] - added, 0)
     return cached
 
 

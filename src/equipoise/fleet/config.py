@@ -260,8 +260,15 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Requests lost with their rank: they arrive again ``retry_s`` later, their answer so far kept, nothing cached;
-    after ``most_tries`` losses they fail."""
+    """Requests lost with their rank.
+
+    Parameters
+    ----------
+    retry_s : float
+        So much later they arrive again, their answer so far kept, nothing cached.
+    most_tries : int
+        After so many losses they fail.
+    """
 
     retry_s: float = 1.0
     most_tries: int = 3

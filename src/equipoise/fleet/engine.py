@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -167,18 +167,18 @@ def simulate(
         policy, prices, layout, groups=pool.groups, replicas=information.replicas, seed=seed
     )
     slow = engine == "reference" or not policy.compiled
-    common: list[Any] = [
+    common = (
         work, layout, settings, life, ranked, extras, draws, changes, prices, prefill_prices,
         *functions(policy, slow=slow), policy.param_array(), ints, floats,
-    ]  # fmt: skip
+    )  # fmt: skip
     if slow:
         from equipoise.fleet.twin import run_reference
 
         began = time.perf_counter()
         run_reference(*common, outcome, more)
     else:
-        from equipoise.fleet.kernel.run import fleet_run
         from equipoise.fleet.kernel.routers import new_pictures
+        from equipoise.fleet.kernel.run import fleet_run
         from equipoise.fleet.kernel.state import new_state
 
         state = new_state(

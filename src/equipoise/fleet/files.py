@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from equipoise import _files
 from equipoise.errors import InputError, nearest
@@ -32,6 +32,8 @@ from equipoise.fleet.config import (
 )
 from equipoise.models.reader import Reader
 from equipoise.replay import Information, Pool
+
+T = TypeVar("T")
 
 __all__ = ["SCHEMA", "TABLES", "dumps", "load", "loads", "names", "preset_text", "summary", "to_dict"]
 
@@ -224,7 +226,7 @@ def _part(table: Reader, part: type, name: str) -> Any:
     return _made(lambda: part(**arguments), table.where, name)
 
 
-def _made(make: Callable[[], Any], where: str, table: str) -> Any:
+def _made(make: Callable[[], T], where: str, table: str) -> T:
     """What `make` makes; its complaints say where the mistake stands."""
     try:
         return make()

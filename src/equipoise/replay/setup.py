@@ -96,6 +96,7 @@ def _plain(policy: Policy, function: Any) -> Callable[..., None]:
 
 
 def failed(policy: Policy, error: Exception) -> PolicyError:
+    """What went wrong inside a policy, as an error a person can act on."""
     return PolicyError(
         f"{type(error).__name__}: {error}",
         where=f"policy {policy.name!r}",

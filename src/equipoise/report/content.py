@@ -128,7 +128,7 @@ def setting_tables(comparison: Comparison, setting: Setting, palette: Palette) -
         ]
         return {"head": [Box(h, left=h in ("policy", "verdict")) for h in ["policy", *head]], "rows": rows}
 
-    timed = setting.mode == "timed"
+    timed = setting.mode != "saturated"
     head = ["excess, %", "balance, %", "max/mean batch", "max/mean context", "bubble, %", "step, ms"]
     head += ["TPOT p50, ms", "TPOT p99, ms", "queue wait p99, ms"] if timed else []
     return {

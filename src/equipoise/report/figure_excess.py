@@ -85,7 +85,7 @@ def excess_figure(comparison: Comparison, setting: Setting, scene: Scene, palett
 def group_figure(comparison: Comparison, settings: Sequence[Setting], palette: Palette) -> Figure:
     """Excess against the number of groups, under one cost: a line a policy and way to choose a group."""
     counts = sorted({s.pool.groups for s in settings})
-    ways = list(dict.fromkeys(s.group_policy for s in settings if s.pool.groups > 1))
+    ways = list(dict.fromkeys(s.group_policy for s in settings if s.grouped))
     data: list[dict[str, Any]] = []
     chosen = [c.policy for c in finalists(comparison, settings[0])]
     for k, policy in enumerate(chosen):

@@ -167,11 +167,11 @@ def _map_caption(shown: RankMap, scene: Scene) -> str:
 
 def _groups(comparison: Comparison, palette: Palette, board: Board) -> list[dict[str, Any]]:
     """A figure a trace and cost, where the pool was cut in more than one way."""
-    by_cost: dict[tuple[str, str], list[Setting]] = {}
+    by_cost: dict[tuple[str, str, str | None], list[Setting]] = {}
     for setting in comparison.settings():
-        by_cost.setdefault((setting.trace, setting.cost.name), []).append(setting)
+        by_cost.setdefault((setting.trace, setting.cost.name, setting.deployment_name), []).append(setting)
     found = []
-    for (trace, cost), settings in by_cost.items():
+    for (trace, cost, _), settings in by_cost.items():  # a deployment comes with its groups
         if len({s.pool.groups for s in settings}) > 1:
             title = f"{trace}, under {cost}"
             found.append(

@@ -84,7 +84,7 @@ def plot_groups(comparison: Comparison, settings: Sequence[Setting], palette: Pa
     scene = Scene((settings[0],))
     costs = list(dict.fromkeys(s.cost.name for s in settings))
     counts = sorted({s.pool.groups for s in settings})
-    ways = list(dict.fromkeys(s.group_policy for s in settings if s.pool.groups > 1))
+    ways = list(dict.fromkeys(s.group_policy for s in settings if s.grouped))
     figure = sheet(
         "Excess by number of groups",
         f"{scene.words}. The group is chosen first, then the rank inside it. {whisker_words(comparison)}",

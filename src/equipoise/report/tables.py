@@ -31,14 +31,14 @@ def print_tables(comparison: Comparison, console: Console) -> None:
     With several numbers of groups there is one full table a trace and cost, for the first of them, and the group
     tables show all. Columns that a narrow terminal has no room for are left out, and named below the tables.
     """
-    first: dict[tuple[str, str], Setting] = {}
+    first: dict[tuple[str, str, str | None], Setting] = {}
     for setting in comparison.settings():
-        first.setdefault((setting.trace, setting.cost.name), setting)
+        first.setdefault((setting.trace, setting.cost.name, setting.deployment_name), setting)
     several = len(comparison.settings()) > len(first)
     ascii_only = console.options.ascii_only
     missing: dict[str, None] = {}
     for setting in first.values():
-        timed = setting.mode == "timed"
+        timed = setting.mode != "saturated"
         wide = timed and console.width >= WIDE
         cells = comparison.of(setting)
         columns = _costs(cells, ascii_only) + (_latencies(cells) if wide else [])
@@ -145,9 +145,9 @@ def group_tables(comparison: Comparison, width: int = 80) -> list[Table]:
 
     Where so many numbers of groups do not fit side by side, they are spread over several tables.
     """
-    by_cost: dict[tuple[str, str], list[Setting]] = {}
+    by_cost: dict[tuple[str, str, str | None], list[Setting]] = {}
     for setting in comparison.settings():
-        by_cost.setdefault((setting.trace, setting.cost.name), []).append(setting)
+        by_cost.setdefault((setting.trace, setting.cost.name, setting.deployment_name), []).append(setting)
     tables = []
     for settings in by_cost.values():
         counts = list(dict.fromkeys(s.pool.groups for s in settings))
@@ -171,7 +171,7 @@ def _group_table(
 
     ``apart`` gives the way to choose a group a column of its own; else it stands with the policy.
     """
-    ways = list(dict.fromkeys(s.group_policy for s in settings if s.pool.groups > 1))
+    ways = list(dict.fromkeys(s.group_policy for s in settings if s.grouped))
     title = f"{settings[0].trace}, {settings[0].cost.name}: excess % by number of groups"
     table = _table(title)
     own = apart and len(ways) > 1

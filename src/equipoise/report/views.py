@@ -46,26 +46,30 @@ class Scene:
         setting = self.first
         pool = setting.pool
         size = f"DP{pool.ranks}" if pool.instances == 1 else f"{pool.instances} x DP{pool.ranks}"
-        load = f"{setting.concurrency:,} requests" if setting.mode == "saturated" else "timed"
+        load = f"{setting.concurrency:,} requests" if setting.mode == "saturated" else setting.mode
+        if setting.deployment_name is not None:
+            size = f"{setting.deployment_name} ({size})"
         parts = [setting.trace, size, load]
         if pool.groups > 1:
             parts.append(f"{pool.groups} groups by {setting.group_policy}")
+        elif setting.grouped:
+            parts.append(f"instances by {setting.group_policy}")
         return ", ".join(parts)
 
 
 def scenes(comparison: Comparison) -> list[Scene]:
     """All scenes, in the order of the plan."""
-    found: dict[tuple[str, int, str], list[Setting]] = {}
+    found: dict[tuple[str, str | None, int, str], list[Setting]] = {}
     for s in comparison.settings():
-        found.setdefault((s.trace, s.pool.groups, s.group_policy), []).append(s)
+        found.setdefault((s.trace, s.deployment_name, s.pool.groups, s.group_policy), []).append(s)
     return [Scene(tuple(settings)) for settings in found.values()]
 
 
 def first_scenes(comparison: Comparison) -> list[Scene]:
-    """The first scene of every trace: the first number of groups, the first way to choose one."""
-    found: dict[str, Scene] = {}
+    """The first scene of every trace and deployment: the first number of groups, the first way to choose one."""
+    found: dict[tuple[str, str | None], Scene] = {}
     for scene in scenes(comparison):
-        found.setdefault(scene.first.trace, scene)
+        found.setdefault((scene.first.trace, scene.first.deployment_name), scene)
     return list(found.values())
 
 
@@ -167,10 +171,10 @@ def logarithmic(values: Sequence[float]) -> bool:
 
 
 def settings_by_trace(comparison: Comparison) -> list[list[Setting]]:
-    """All settings of each trace."""
-    found: dict[str, list[Setting]] = {}
+    """All settings of each trace and deployment."""
+    found: dict[tuple[str, str | None], list[Setting]] = {}
     for setting in comparison.settings():
-        found.setdefault(setting.trace, []).append(setting)
+        found.setdefault((setting.trace, setting.deployment_name), []).append(setting)
     return list(found.values())
 
 
@@ -178,7 +182,9 @@ def group_cell(
     comparison: Comparison, settings: Sequence[Setting], label: str, groups: int, way: str
 ) -> Cell:
     """The cell of a policy at a number of groups; with one group there is no choice, so every way starts there."""
-    setting = next(s for s in settings if s.pool.groups == groups and (groups == 1 or s.group_policy == way))
+    setting = next(
+        s for s in settings if s.pool.groups == groups and (not s.grouped or s.group_policy == way)
+    )
     return next(c for c in comparison.of(setting) if c.policy.label == label)
 
 

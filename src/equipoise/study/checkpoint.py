@@ -23,6 +23,9 @@ import numpy as np
 
 from equipoise.cost.files import to_dict
 from equipoise.errors import InputError
+from equipoise.fleet import FleetResult
+from equipoise.fleet.files import to_dict as deployment_to_dict
+from equipoise.fleet.kernel.layout import FleetOutcome
 from equipoise.policies import Policy
 from equipoise.replay import Percentiles, ReplayResult
 from equipoise.replay.layout import Outcome
@@ -35,6 +38,8 @@ PERCENTILES = ("queue_wait_ms", "tpot_ms")
 PAIRS = ("counted_range", "counted_s")
 OTHERS = ("arrival_s", "context_tokens", "output_tokens")
 """Arrays of a result that are not in its outcome."""
+MORE = "more."
+"""What the names of arrays begin with that only a simulated deployment has."""
 
 
 class Checkpoint:
@@ -93,6 +98,9 @@ class Checkpoint:
         result = run.result
         if result is not None:
             arrays = {**result.outcome._asdict(), **{name: getattr(result, name) for name in OTHERS}}
+            if isinstance(result, FleetResult):
+                arrays |= {MORE + name: values for name, values in result.more._asdict().items()}
+                arrays[MORE + "turn"] = result.turn
             _write(stem.with_suffix(".npz"), lambda file: np.savez(file, **arrays))
         kept = {
             "job": _description(batch, job),
@@ -125,6 +133,7 @@ def _description(batch: Batch, job: Job) -> dict[str, Any]:
         "pool": asdict(setting.pool),
         "group_policy": setting.group_policy,
         "information": asdict(setting.information),
+        "deployment": None if setting.deployment is None else deployment_to_dict(setting.deployment),
         "concurrency": setting.concurrency,
         "rate_scale": job.rate_scale,
         "warmup_turnovers": job.warmup_turnovers,
@@ -170,18 +179,25 @@ def _measures(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(job: Job, kept: dict[str, Any], path: Path) -> ReplayResult:
-    setting = job.setting
+    setting, deployment = job.setting, job.setting.simulated
+    more: dict[str, Any] = {}
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         outcome = Outcome(**{name: arrays[name] for name in Outcome._fields})
         others = {name: arrays[name] for name in OTHERS}
-    return ReplayResult(
+        if deployment is not None:
+            more = {
+                "deployment": deployment,
+                "more": FleetOutcome(**{name: arrays[MORE + name] for name in FleetOutcome._fields}),
+                "turn": arrays[MORE + "turn"],
+            }
+    return (FleetResult if more else ReplayResult)(
         trace_name=kept["trace_name"],
         policy_name=job.policy.name,
         params=job.policy.params,
         mode=setting.mode,
         pool=setting.pool,
         cost=setting.cost,
-        concurrency=None if setting.mode == "timed" else setting.concurrency,
+        concurrency=setting.concurrency if setting.mode == "saturated" else None,
         seed=job.seed,
         wall_s=kept["measures"]["wall_s"],
         outcome=outcome,
@@ -190,6 +206,7 @@ def _result(job: Job, kept: dict[str, Any], path: Path) -> ReplayResult:
         rate_scale=kept["rate_scale"],
         warmup_turnovers=job.warmup_turnovers,
         **others,
+        **more,
     )
 
 

@@ -182,7 +182,11 @@ def compare(
 
 def rerun(plan: ComparePlan, cell: Cell, snapshots: SnapshotPlan) -> ReplayResult:
     """Run the first seed of a cell again and keep the ranks of chosen steps; replays are deterministic."""
-    batch = next(b for b in batches(plan) if b.trace == cell.setting.trace)
-    job = next(j for j in batch.jobs if j.setting == cell.setting and j.policy.text == cell.policy.text)
+    batch, job = next(
+        (b, j)
+        for b in batches(plan)
+        for j in b.jobs
+        if j.setting == cell.setting and j.policy.text == cell.policy.text
+    )
     trace = batch.draw(load_source(batch.trace))
     return replay_job(job, trace, rate_scale=cell.runs[0].rate_scale, snapshots=snapshots)[0]

@@ -20,6 +20,7 @@ import tomli_w
 from equipoise._interrupts import held_back
 from equipoise.cost.files import to_dict
 from equipoise.errors import InputError
+from equipoise.fleet.files import to_dict as deployment_to_dict
 from equipoise.policies import Policy
 from equipoise.study.compare import Comparison
 from equipoise.study.plan import ComparePlan
@@ -96,9 +97,11 @@ def write_data(comparison: Comparison, stage: Path) -> None:
             "trace": cell.setting.trace,
             "cost_model": cell.setting.cost.name,  # "cost" is the price of the step
             "groups": pool.groups,
-            "group_policy": cell.setting.group_policy if pool.groups > 1 else "",
+            "group_policy": cell.setting.group_policy if cell.setting.grouped else "",
             "policy": cell.policy.label,
         }
+        if cell.setting.deployment_name is not None:
+            label["deployment"] = cell.setting.deployment_name
         keys = [pl.lit(v).alias(k) for k, v in label.items()]
         steps.append(result.to_polars().select(*keys, pl.all()))
         if len(result.outcome.start_s):
@@ -120,7 +123,7 @@ def resolved_config(plan: ComparePlan) -> dict[str, Any]:
     config = {
         "traces": list(plan.traces),
         "mode": plan.mode,
-        "concurrency": plan.concurrency if plan.mode == "timed" else plan.target_concurrency(),
+        "concurrency": _load(plan),
         "requests": plan.requests,
         "seeds": plan.seeds,
         "first_seed": plan.first_seed,
@@ -134,7 +137,18 @@ def resolved_config(plan: ComparePlan) -> dict[str, Any]:
         "policies": [_plain_policy(p) for p in plan.policies],
         "costs": [to_dict(c) for c in plan.costs],
     }
+    if plan.deployments:
+        for name in ("pool", "groups", "information"):
+            del config[name]  # each deployment has its own
+        config["deployments"] = {name: deployment_to_dict(d) for name, d in plan.deployments.items()}
     return {k: v for k, v in config.items() if v is not None}
+
+
+def _load(plan: ComparePlan) -> int | list[int] | None:
+    """Requests in the pool; of several deployments or traces one number each, in the order of the settings."""
+    found = list(dict.fromkeys(s.concurrency for s in plan.settings()))
+    known = [n for n in found if n is not None]
+    return known[0] if len(known) == 1 else known or None
 
 
 def _plain_policy(policy: Policy) -> dict[str, Any]:

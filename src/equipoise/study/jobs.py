@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from equipoise.fleet import Deployment, FleetResult, simulate
 from equipoise.policies import Policy
 from equipoise.replay import Percentiles, ReplayResult, SnapshotPlan, replay
+from equipoise.study import loads
 from equipoise.study.plan import ComparePlan, Setting
 from equipoise.study.statistics import Interval, block_ratio
 from equipoise.study.workloads import rate_for, workload
+from equipoise.traces.resolve import preset_of
 from equipoise.traces.trace import Trace
 
 __all__ = ["Batch", "Job", "Measures", "Run", "batches", "common_window", "replay_job", "run_job"]
@@ -130,21 +133,22 @@ def _run(result: ReplayResult, job: Job, rate_scale: float) -> Run:
 
 
 def batches(plan: ComparePlan) -> list[Batch]:
-    """All jobs of a plan: trace by trace, seed by seed, in the order of settings and policies."""
-    timed = plan.mode == "timed"
+    """All jobs of a plan: trace by trace, deployment by deployment, seed by seed; then settings and policies."""
+    timed = plan.mode != "saturated"
+    settings = plan.settings()
     found = []
     for trace in plan.traces:
-        for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
-            keep = timed or seed == plan.first_seed
-            jobs = tuple(
-                Job(setting, policy, seed, plan.rate_scale, plan.warmup_turnovers, keep)
-                for setting in plan.settings()
-                if setting.trace == trace
-                for policy in plan.policies
-            )
-            found.append(
-                Batch(trace, seed, plan.target_concurrency(), plan.requests, timed, plan.seeds == 1, jobs)
-            )
+        for name in plan.deployments or (None,):
+            chosen = [s for s in settings if s.trace == trace and s.deployment_name == name]
+            concurrency = chosen[0].concurrency or plan.target_concurrency(chosen[0].pool)
+            for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
+                keep = timed or seed == plan.first_seed
+                jobs = tuple(
+                    Job(setting, policy, seed, plan.rate_scale, plan.warmup_turnovers, keep)
+                    for setting in chosen
+                    for policy in plan.policies
+                )
+                found.append(Batch(trace, seed, concurrency, plan.requests, timed, plan.seeds == 1, jobs))
     return found
 
 
@@ -153,11 +157,18 @@ def replay_job(
 ) -> tuple[ReplayResult, float]:
     """Run a job on its requests; the result, and the factor on the arrival rate that was used."""
     setting = job.setting
-    timed = setting.mode == "timed"
+    timed = setting.mode != "saturated"
+    deployment = setting.simulated
     if rate_scale is None:
         rate_scale = job.rate_scale
         if timed and setting.concurrency is not None:
-            rate_scale *= rate_for(trace, setting.cost, setting.pool, setting.concurrency)
+            if deployment is None:
+                rate_scale *= rate_for(trace, setting.cost, setting.pool, setting.concurrency)
+            else:
+                rate_scale *= loads.rate_for(trace, setting.cost, deployment, setting.concurrency)
+    if deployment is not None:
+        return _simulated(job, deployment, trace, rate_scale, snapshots), rate_scale
+    assert setting.mode != "sessions"
     result = replay(
         trace,
         setting.pool,
@@ -176,6 +187,31 @@ def replay_job(
     return result, rate_scale
 
 
+def _simulated(
+    job: Job, deployment: Deployment, trace: Trace, rate_scale: float, snapshots: SnapshotPlan | None
+) -> FleetResult:
+    setting = job.setting
+    timed = setting.mode != "saturated"
+    scale = rate_scale
+    if setting.mode == "sessions" and scale != 1.0 and preset_of(setting.trace):
+        trace, scale = loads.redrawn(trace, setting.trace, job.seed, scale), 1.0
+    result = simulate(
+        trace,
+        deployment,
+        job.policy,
+        setting.cost,
+        mode=setting.mode,
+        concurrency=None if timed else setting.concurrency,
+        seed=job.seed,
+        rate_scale=scale,
+        group_policy=setting.group_policy,
+        warmup_turnovers=job.warmup_turnovers,
+        drain=timed,
+        snapshots=snapshots,
+    )
+    return replace(result, rate_scale=rate_scale)
+
+
 def run_job(job: Job, trace: Trace) -> Run:
     """Run a job on its requests and keep its figures."""
     result, rate_scale = replay_job(job, trace)
@@ -183,7 +219,7 @@ def run_job(job: Job, trace: Trace) -> Run:
 
 
 def common_window(jobs: Sequence[Job], runs: Sequence[Run]) -> list[Run]:
-    """Count the same stretch of time in every run of a setting: of ``timed`` runs, which kept their results.
+    """Count the same stretch of time in every run of a setting: of runs with arrivals, which kept their results.
 
     Each run begins to count when its own pool has turned over. Arrivals differ along a trace, so the policies of a
     setting would otherwise be averaged over different traffic. The stretch is the one that all of them counted; where

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
+from equipoise.fleet.config import Deployment, number
 from equipoise.policies import Policy, parse
 from equipoise.replay import Information, Pool
-from equipoise.replay.engine import DEFAULT_BATCH, Mode
+from equipoise.replay.engine import DEFAULT_BATCH
+from equipoise.study.loads import usual_concurrency
 
-__all__ = ["ARTICLE_POLICIES", "ComparePlan", "Setting", "default_policies"]
+__all__ = ["ARTICLE_POLICIES", "ComparePlan", "Mode", "Setting", "default_policies"]
 
+Mode = Literal["saturated", "timed", "sessions"]
 GroupPolicy = Literal["least_batch", "least_tokens"]
 
 ARTICLE_POLICIES = (
@@ -41,9 +44,28 @@ class Setting:
     pool: Pool
     group_policy: GroupPolicy
     concurrency: int | None
-    """Requests in the pool; None in ``timed`` mode where the arrivals are taken as they come."""
+    """Requests in the pool; None where the arrivals are taken as they come."""
     information: Information = field(default_factory=Information)
     """Router replicas and what they know."""
+    deployment: Deployment | None = None
+    """What is around the pool, whose `pool` and `information` are those of it; None: a pool alone."""
+    deployment_name: str | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a group (or the instance that owns itself) is chosen first."""
+        return self.pool.groups > 1 or self.information.split == "instance"
+
+    @property
+    def simulated(self) -> Deployment | None:
+        """The deployment to simulate; None where the offline study replays all there is."""
+        if self.deployment is not None:
+            return self.deployment
+        i = self.information
+        only_there = i.knows == "extrapolated" or i.split == "instance" or i.period_s > 0
+        if self.mode == "sessions" or only_there:
+            return Deployment(self.pool, information=i)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +82,29 @@ class ComparePlan:
         ``groups`` is replaced by each of `groups`.
     groups : sequence of int
     group_policies : sequence of {"least_batch", "least_tokens"}
-    mode : {"saturated", "timed"}
+    mode : {"saturated", "timed", "sessions"}
+        ``sessions``: later turns of a conversation arrive when the one before has ended and the client has thought.
     concurrency : int, optional
-        Requests in the pool; 32 a rank by default. In ``timed`` mode, if given, the arrival rate is scaled so that
-        about so many run.
+        Requests in the pool; 32 a rank by default. With arrivals (``timed``, ``sessions``), if given, their rate is
+        scaled so that about so many run. Of a deployment: by default what its KV caches hold, 32 a rank at most
+        (`equipoise.study.loads.usual_concurrency`), and arrivals are scaled to it.
+    load_per_rank : float, optional
+        The same, a rank.
+    as_recorded : bool
+        Arrivals of a deployment are taken as they come, times `rate_scale`.
     requests : int, optional
         Requests of a run; by default enough to turn the pool over twenty times, at least the whole trace.
     seeds : int
         Runs a cell.
     first_seed : int
     rate_scale : float
-        ``timed``: arrivals come this many times as fast.
+        With arrivals: they come this many times as fast.
     information : Information
         Router replicas and what they know of the ranks; one that knows all by default.
     baseline : str, optional
         Label or name of the policy the others are compared with; the first one by default.
+    deployments : mapping of str to Deployment
+        By name: whole deployments, each with a pool and information of its own; those above are then left alone.
     """
 
     traces: Sequence[str]
@@ -92,6 +122,9 @@ class ComparePlan:
     warmup_turnovers: float = 1.0
     information: Information = field(default_factory=Information)
     baseline: str | None = None
+    load_per_rank: float | None = None
+    as_recorded: bool = False
+    deployments: Mapping[str, Deployment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in (
@@ -107,6 +140,17 @@ class ComparePlan:
         _within("seed", self.first_seed, 0, 2**31)
         if self.concurrency is not None:
             _within("concurrency", self.concurrency, 1, 2**31 - 1)
+        if self.load_per_rank is not None:
+            number("load_per_rank", self.load_per_rank, 1e-3, 1e6)
+            if self.concurrency is not None:
+                raise InputError("both concurrency and load_per_rank", fix="give one of them")
+        if self.as_recorded and (self.concurrency is not None or self.load_per_rank is not None):
+            raise InputError("a load beside arrivals that are taken as they come", fix="give one of them")
+        own = (self.pool, self.information, tuple(self.groups))
+        if self.deployments and own != (Pool(), Information(), (1,)):
+            raise InputError(
+                "a pool, groups or information beside a deployment", fix="change it in the deployment's file"
+            )
         if self.requests is not None:
             _within("requests", self.requests, 1, 2**31 - 1)
         labels = [p.label for p in self.policies]
@@ -123,15 +167,23 @@ class ComparePlan:
         if self.baseline is not None:
             self.baseline_policy()
         for groups in self.groups:
-            self._pool(groups)
+            Deployment(self._pool(groups), information=self.information)  # do they go together?
 
     def _pool(self, groups: int) -> Pool:
         p = self.pool
         return Pool(p.instances, p.ranks, p.kv_capacity_tokens, p.max_batch, p.growth_reserve_tokens, groups)
 
-    def target_concurrency(self) -> int:
-        """Requests in the pool: given, or 32 a rank."""
-        return self.concurrency or DEFAULT_BATCH * self.pool.total_ranks
+    def target_concurrency(self, pool: Pool | None = None) -> int:
+        """Requests in a pool (the plan's own if not given): given, or 32 a rank."""
+        ranks = (pool or self.pool).total_ranks
+        if self.load_per_rank is not None:
+            return max(1, round(self.load_per_rank * ranks))
+        return self.concurrency or DEFAULT_BATCH * ranks
+
+    def _usual_concurrency(self, trace: str, deployment: Deployment) -> int:
+        if self.concurrency is not None or self.load_per_rank is not None:
+            return self.target_concurrency(deployment.pool)
+        return usual_concurrency(trace, deployment)
 
     def baseline_policy(self) -> Policy:
         """The policy that differences are taken against."""
@@ -151,23 +203,47 @@ class ComparePlan:
     def settings(self) -> list[Setting]:
         """The grid without policies and seeds; one group has no group policy to vary."""
         found = []
-        concurrency = self.concurrency if self.mode == "timed" else self.target_concurrency()
         for trace in self.traces:
             for cost in self.costs:
-                for groups in self.groups:
-                    for group_policy in self.group_policies if groups > 1 else self.group_policies[:1]:
-                        found.append(
-                            Setting(
-                                trace,
-                                cost,
-                                self.mode,
-                                self._pool(groups),
-                                group_policy,
-                                concurrency,
-                                self.information,
-                            )
+                for deployment_name, deployment in self.deployments.items():
+                    pool, information = deployment.pool, deployment.information
+                    recorded = self.as_recorded and self.mode != "saturated"
+                    concurrency = None if recorded else self._usual_concurrency(trace, deployment)
+                    several = pool.groups > 1 or information.split == "instance"
+                    found += [
+                        Setting(
+                            trace,
+                            cost,
+                            self.mode,
+                            pool,
+                            way,
+                            concurrency,
+                            information,
+                            deployment,
+                            deployment_name,
                         )
+                        for way in (self.group_policies if several else self.group_policies[:1])
+                    ]
+                for groups in () if self.deployments else self.groups:
+                    several = groups > 1 or self.information.split == "instance"
+                    found += [
+                        Setting(
+                            trace,
+                            cost,
+                            self.mode,
+                            self._pool(groups),
+                            way,
+                            self._own_concurrency(),
+                            self.information,
+                        )
+                        for way in (self.group_policies if several else self.group_policies[:1])
+                    ]
         return found
+
+    def _own_concurrency(self) -> int | None:
+        """Requests in the plan's own pool; with arrivals only if a load was asked for."""
+        asked = self.concurrency is not None or self.load_per_rank is not None
+        return self.target_concurrency() if asked or self.mode == "saturated" else None
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:

@@ -1,21 +1,20 @@
 """A runner on a Ray cluster: the same jobs on many machines.
 
 Requests are drawn here and put into the cluster once a batch, so a trace file need not be there; a policy file must be,
-under the same path. A job that dies with its worker is tried again; one that fails of itself would fail again, so it is
-reported, and with a checkpoint the others are finished first.
+under the same path. A job that dies with its worker is tried again, as is one whose error may not come again
+(`equipoise.study.runner`); one that fails for good is reported, with a checkpoint after the others are finished.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from equipoise.errors import EngineError, EquipoiseError, InputError
 from equipoise.study.checkpoint import Checkpoint
-from equipoise.study.jobs import Batch, Job, Run, run_job
-from equipoise.study.runner import Runner, Sources
+from equipoise.study.jobs import Batch, Run
+from equipoise.study.runner import Failure, Runner, Sources, attempt, verdict
 
 __all__ = ["on_ray"]
 
@@ -23,19 +22,6 @@ TRIES = 3
 """Times a job is tried again when the worker that ran it died."""
 AHEAD = 4
 """Jobs in the cluster at a time, over its processors: enough to keep it busy, few enough to keep few traces there."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    job: Job
-    error: BaseException
-
-    def words(self) -> str:
-        """The cell and what went wrong, in one clause."""
-        setting = self.job.setting
-        name = f"{self.job.policy.label} on {setting.trace}, {setting.cost.name}, seed {self.job.seed}"
-        reason = next(iter(str(self.error).splitlines()), type(self.error).__name__)
-        return f"{name}: {reason}"
 
 
 def on_ray(address: str | None, checkpoint: Checkpoint | None = None) -> Runner:
@@ -80,13 +66,14 @@ class _Sweep:
         self, ray: Any, batches: Sequence[Batch], done: Callable[[], None], checkpoint: Checkpoint | None
     ) -> None:
         self._ray, self._done, self._checkpoint = ray, done, checkpoint
-        self._remote = ray.remote(num_cpus=1, max_retries=TRIES)(run_job)
+        self._remote = ray.remote(num_cpus=1, max_retries=TRIES)(attempt)
         self._most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._sources = Sources()
         self._waiting = deque(batches)
         self._open: deque[tuple[Batch, list[Run | Any]]] = deque()
         self._place_of: dict[Any, tuple[Batch, list[Run | Any], int]] = {}
-        self._failures: list[_Failure] = []
+        self._failures: list[Failure] = []
+        self._finished = 0
 
     def runs(self) -> Iterator[list[Run]]:
         """The runs of each batch, in order."""
@@ -108,6 +95,7 @@ class _Sweep:
         ]
         missing = [i for i, kept in enumerate(found) if kept is None]
         for _ in range(len(found) - len(missing)):
+            self._finished += 1
             self._done()
         if missing:
             trace = self._ray.put(self._sources.draw(batch))
@@ -124,25 +112,21 @@ class _Sweep:
             try:
                 found[i] = self._ray.get(ref)
             except Exception as error:
-                self._failures.append(_Failure(batch.jobs[i], getattr(error, "cause", None) or error))
+                self._failures.append(Failure(batch.jobs[i], getattr(error, "cause", None) or error))
                 if self._checkpoint is None:
                     raise self._verdict() from error
                 continue
             if self._checkpoint is not None:
                 self._checkpoint.save(batch, batch.jobs[i], found[i])
+            self._finished += 1
             self._done()
 
-    def _verdict(self) -> EquipoiseError:
+    def _verdict(self) -> BaseException:
         """One error for all that failed."""
         first = self._failures[0]
-        if self._checkpoint is None:
-            if isinstance(first.error, EquipoiseError):
-                return first.error
+        if self._checkpoint is None and not isinstance(first.error, EquipoiseError):
             return EngineError(f"a job failed on the cluster: {first.words()}")
-        return EngineError(
-            f"{len(self._failures)} runs failed, the others are kept in {str(self._checkpoint.folder)!r}: run the same "
-            f"command again to retry. First: {first.words()}"
-        )
+        return verdict(self._failures, self._checkpoint, self._finished)
 
 
 def _connect(ray: Any, address: str) -> None:

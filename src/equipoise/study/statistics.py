@@ -23,7 +23,9 @@ __all__ = [
     "over_seeds",
     "paired",
     "simultaneous",
+    "student",
     "unpaired",
+    "widened",
 ]
 
 CONFIDENCE = 0.95
@@ -71,9 +73,10 @@ class Interval:
         return replace(self, low=max(self.low, min(bound, self.mean))) if self.low < bound else self
 
 
-def _interval(
+def student(
     mean: float, standard_error: float, freedom: float, method: Method, confidence: float = CONFIDENCE
 ) -> Interval:
+    """Student's t interval of a mean from its standard error; no interval where either is unknown."""
     if freedom < 1 or not math.isfinite(standard_error):
         return Interval(mean, math.nan, math.nan, "none", math.nan, 0)
     from scipy.special import stdtrit
@@ -87,7 +90,7 @@ def over_seeds(values: Sequence[float]) -> Interval:
     array = np.asarray(values, dtype=np.float64)
     n = len(array)
     spread = float(array.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    return _interval(float(array.mean()), spread, n - 1, "seeds")
+    return student(float(array.mean()), spread, n - 1, "seeds")
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> Interval:
@@ -118,9 +121,9 @@ def block_ratio(numerator: Floats, denominator: Floats, weights: Floats) -> Inte
     used = bottoms > 0
     n = int(used.sum())
     if n < BLOCKS // 2:
-        return _interval(ratio - 1, math.nan, 0, "none")
+        return student(ratio - 1, math.nan, 0, "none")
     residuals = (tops[used] - ratio * bottoms[used]) / (total / n)
-    return _interval(ratio - 1, float(residuals.std(ddof=1)) / math.sqrt(n), n - 1, "blocks")
+    return student(ratio - 1, float(residuals.std(ddof=1)) / math.sqrt(n), n - 1, "blocks")
 
 
 def unpaired(a: Interval, b: Interval) -> Interval:
@@ -129,12 +132,12 @@ def unpaired(a: Interval, b: Interval) -> Interval:
     The runs saw the same requests, so their errors go together and this interval is wider than need be.
     """
     if "none" in (a.method, b.method):
-        return _interval(a.mean - b.mean, math.nan, 0, "none")
+        return student(a.mean - b.mean, math.nan, 0, "none")
     va, vb = a.standard_error**2, b.standard_error**2
     if va + vb == 0:
-        return _interval(a.mean - b.mean, 0.0, a.freedom, "blocks")
+        return student(a.mean - b.mean, 0.0, a.freedom, "blocks")
     freedom = (va + vb) ** 2 / (va**2 / a.freedom + vb**2 / b.freedom)  # Welch-Satterthwaite
-    return _interval(a.mean - b.mean, math.sqrt(va + vb), freedom, "blocks")
+    return student(a.mean - b.mean, math.sqrt(va + vb), freedom, "blocks")
 
 
 def simultaneous(interval: Interval, candidates: int) -> Interval:
@@ -144,6 +147,10 @@ def simultaneous(interval: Interval, candidates: int) -> Interval:
     against it calls equal policies different far too often. Bonferroni over all pairs needs no assumption about how
     the best was picked.
     """
-    pairs = max(1, candidates * (candidates - 1) // 2)
-    confidence = 1 - (1 - CONFIDENCE) / pairs
-    return _interval(interval.mean, interval.standard_error, interval.freedom, interval.method, confidence)
+    return widened(interval, max(1, candidates * (candidates - 1) // 2))
+
+
+def widened(interval: Interval, intervals: int) -> Interval:
+    """The interval, so wide that so many of its kind hold at once, however they go together (Bonferroni)."""
+    confidence = 1 - (1 - CONFIDENCE) / intervals
+    return student(interval.mean, interval.standard_error, interval.freedom, interval.method, confidence)

@@ -66,9 +66,10 @@ def _setting(setting: Setting) -> dict[str, Any]:
         "ranks": pool.ranks,
         "instances": pool.instances,
         "groups": pool.groups,
-        "group_policy": setting.group_policy if pool.groups > 1 else None,
+        "group_policy": setting.group_policy if setting.grouped else None,
         "concurrency": setting.concurrency,
         "information": None if setting.information.plain else asdict(setting.information),
+        "deployment": setting.deployment_name,
     }
 
 

@@ -29,13 +29,17 @@ def setting_words(setting: Setting) -> str:
     """A setting in a few words."""
     pool = setting.pool
     size = f"DP{pool.ranks}" if pool.instances == 1 else f"{pool.instances} x DP{pool.ranks}"
+    if setting.deployment_name is not None:
+        size = f"{Path(setting.deployment_name).name} ({size})"
     parts = [Path(setting.trace).name, setting.cost.name, size]
     if setting.mode == "saturated":
         parts.append(f"{setting.concurrency} requests")
     else:
-        parts.append("timed")
+        parts.append(setting.mode)
     if pool.groups > 1:
         parts.append(f"{pool.groups} groups by {setting.group_policy}")
+    elif setting.grouped:
+        parts.append(f"instances by {setting.group_policy}")
     if not setting.information.plain:
         parts.append(information_words(setting.information))
     return ", ".join(parts)
@@ -45,16 +49,22 @@ def information_words(information: Information) -> str:
     """Who decides, and on what, in a few words."""
     i = information
     who = f"{i.replicas} replicas" if i.replicas > 1 else "one router"
+    owners = ", each rank chosen by the owner of its instance" if i.split == "instance" else ""
     if i.knows == "exact":
-        return f"{who} on the true state"
+        return f"{who} on the true state{owners}"
     late = [f"{i.delay_steps} steps"] * (i.delay_steps > 0) + [f"{1000 * i.delay_s:g} ms"] * (i.delay_s > 0)
     every = "every step" if i.period_steps == 1 else f"every {i.period_steps} steps"
+    if i.period_s > 0:
+        every = f"every {1000 * i.period_s:g} ms"
     how = {
         "ledger": "own requests exactly",
+        "extrapolated": "own requests extrapolated",
         "acknowledged": "acknowledged dispatches",
         "erased": "reports alone",
     }
-    return f"{who}, {how[i.knows]}, reports {every}{', ' + ' and '.join(late) + ' late' if late else ''}"
+    return (
+        f"{who}, {how[i.knows]}, reports {every}{', ' + ' and '.join(late) + ' late' if late else ''}{owners}"
+    )
 
 
 def verdicts(comparison: Comparison) -> list[str]:
@@ -67,7 +77,7 @@ FILLING = 2.0
 
 
 def _verdict(comparison: Comparison, setting: Setting) -> str:
-    if setting.mode == "timed" and all(c.runs[0].tpot_ms for c in comparison.of(setting)):
+    if setting.mode != "saturated" and all(c.runs[0].tpot_ms for c in comparison.of(setting)):
         return _timed_verdict(comparison, setting)
     best = comparison.best(setting)
     excess = best.excess

@@ -17,7 +17,7 @@ from equipoise.traces.timing import service_s
 from equipoise.traces.trace import Trace
 from equipoise.types import Ints
 
-__all__ = ["TURNOVERS", "load_source", "rate_for", "workload"]
+__all__ = ["TURNOVERS", "decode_mean_of_least", "load_source", "rate_for", "workload"]
 
 TURNOVERS = 20
 """Times a default run turns its pool over: the first is warm-up, the rest is measured."""
@@ -80,7 +80,7 @@ def rate_for(trace: Trace, cost: StepCost, pool: Pool, concurrency: int) -> floa
     batch = _spread(requests, pool.ranks)
     context = _spread(round(requests * describe(trace).decode.mean), pool.ranks)
     saturated = [
-        _spread(round(requests * _decode_mean_of_least(trace, length)), pool.ranks)
+        _spread(round(requests * decode_mean_of_least(trace, length)), pool.ranks)
         for length in cost.saturation_tokens
     ]
     K = np.array(saturated, dtype=np.int64).reshape(-1, pool.ranks).T
@@ -101,7 +101,7 @@ def _spread(total: int, ranks: int) -> Ints:
     return np.full(ranks, total // ranks) + (np.arange(ranks) < total % ranks)
 
 
-def _decode_mean_of_least(trace: Trace, length: int) -> float:
+def decode_mean_of_least(trace: Trace, length: int) -> float:
     """Mean over decode steps of min(context, length), in tokens: what a step of one request saturates to."""
     # Of `output` steps at contexts c, c + 1 ... the first `below` are under the length.
     c, output = trace.context_tokens, trace.output_tokens

@@ -229,7 +229,11 @@ class Fleet:
 
     def drafts(self, q: Request) -> int:
         """Draft tokens of a request's step; 0 without speculation."""
-        return int(self.draws.drafts[q.row if len(self.draws.drafts) > 1 else 0]) if len(self.draws.drafts) else 0
+        return (
+            int(self.draws.drafts[q.row if len(self.draws.drafts) > 1 else 0])
+            if len(self.draws.drafts)
+            else 0
+        )
 
     def growth(self, q: Request, decodes: int, admitted_size: int) -> int:
         """Tokens that a request's next decode step yields, so many decode steps after its admission."""

@@ -20,7 +20,7 @@ from equipoise.replay import Pool, ReplayResult, replay
 from equipoise.replay.layout import TOTALS
 from equipoise.study import ComparePlan, compare, summarize, to_json, verdicts
 from equipoise.study.jobs import Batch, Measures, Run, batches, run_job
-from equipoise.study.workloads import _decode_mean_of_least, load_source, rate_for
+from equipoise.study.workloads import decode_mean_of_least, load_source, rate_for
 from equipoise.testing.strategies import traces
 from equipoise.traces.synthetic import synth
 
@@ -123,7 +123,7 @@ def test_mean_saturated_context_of_a_step_is_counted_step_by_step(trace, length)
         for c, n in zip(trace.context_tokens.tolist(), trace.output_tokens.tolist(), strict=True)
         for k in range(n)
     ]
-    assert _decode_mean_of_least(trace, length) == pytest.approx(np.mean(seen), rel=1e-12)
+    assert decode_mean_of_least(trace, length) == pytest.approx(np.mean(seen), rel=1e-12)
 
 
 def test_a_rate_knows_loads_that_do_not_divide_and_what_saturates() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from equipoise.report.extra import need
+from equipoise.report.fleet_timeline import fleet_timeline, write_fleet_timeline
 from equipoise.report.html import write_html
 from equipoise.report.plots import write_plots
 from equipoise.report.ranks import rank_maps
@@ -12,7 +13,15 @@ from equipoise.report.tables import print_tables
 from equipoise.report.timeline import write_timeline
 from equipoise.study import Comparison
 
-__all__ = ["print_tables", "write_html", "write_plots", "write_report", "write_timeline"]
+__all__ = [
+    "fleet_timeline",
+    "print_tables",
+    "write_fleet_timeline",
+    "write_html",
+    "write_plots",
+    "write_report",
+    "write_timeline",
+]
 
 
 def write_report(comparison: Comparison, folder: Path) -> None:

@@ -98,10 +98,10 @@ def fleet_timeline(
 
 
 def write_fleet_timeline(
-    result: FleetResult, path: Path, *, title: str | None = None, instances: Sequence[int] | None = None
+    result: FleetResult, path: str | Path, *, title: str | None = None, instances: Sequence[int] | None = None
 ) -> None:
     """Write `fleet_timeline` to a file, one event a line."""
-    write_trace(fleet_timeline(result, title=title, instances=instances), path)
+    write_trace(fleet_timeline(result, title=title, instances=instances), Path(path))
 
 
 def _priced(result: FleetResult, window: Snapshots, slowness: Floats) -> Priced:

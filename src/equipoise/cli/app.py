@@ -37,6 +37,11 @@ _lazy(
     "equipoise.cli.compare_runs:app",
     "Put finished runs side by side: what differs, and whether it is shown.",
 )
+_lazy(
+    "simulate",
+    "equipoise.cli.simulate:app",
+    "Run a whole deployment: latencies, goodput, what a step is made of.",
+)
 _lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
 _lazy("policies", "equipoise.cli.policies:app", "List the placement policies and their parameters.")
 _lazy("cost", "equipoise.cli.cost:app", "Derive, fit, show, compare and list step costs.")

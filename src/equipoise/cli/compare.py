@@ -30,22 +30,26 @@ def compare(
     trace: Many = ("agentic-coding",),
     cost: Many = ("v1", "v2"),
     policy: Many = (),
-    ranks: Whole = 64,
-    instances: Whole = 1,
+    deployment: Many = (),
+    ranks: Whole | None = None,
+    instances: Whole | None = None,
     concurrency: Whole | None = None,
     requests: Whole | None = None,
-    mode: Literal["saturated", "timed"] = "saturated",
+    load_per_rank: float | None = None,
+    mode: Literal["saturated", "timed", "sessions"] | None = None,
     rate_scale: float = 1.0,
     kv_capacity_tokens: Whole | None = None,
     max_batch: Whole | None = None,
     growth_reserve_tokens: Whole = 0,
     groups: Many = ("1",),
     group_policy: Many = ("least_batch",),
-    knows: Literal["exact", "ledger", "acknowledged", "erased"] = "exact",
+    knows: Literal["exact", "ledger", "extrapolated", "acknowledged", "erased"] = "exact",
     replicas: Whole = 1,
     report_period_steps: Whole = 1,
     report_delay_steps: Whole = 0,
     report_delay_ms: float = 0.0,
+    report_period_ms: float = 0.0,
+    split_: Annotated[Literal["request", "instance"], Parameter(name="--split")] = "request",
     seeds: Whole = 5,
     seed: Whole = 0,
     baseline: str | None = None,
@@ -75,19 +79,25 @@ def compare(
     policy
         A policy with its parameters, such as dualpath,z=1.2 or ./mine.py:place. Repeatable; the article's
         eleven by default.
+    deployment
+        Whole deployments in place of a pool: presets ('equipoise simulate --list') or TOML files. Repeatable; each has
+        its own pool and information.
     ranks
-        DP ranks of an instance.
+        DP ranks of an instance; 64 by default.
     instances
-        Instances, each with its own step clock.
+        Instances, each with its own step clock; 1 by default.
     concurrency
-        Requests in the pool; 32 a rank by default. In timed mode, if given, arrivals are scaled so that
-        about so many run.
+        Requests in the pool; 32 a rank by default. With arrivals, if given, their rate is scaled so that about so many
+        run. Of a deployment: by default what its KV caches hold, 32 a rank at most, and arrivals are scaled to it.
+    load_per_rank
+        The same, a rank.
     requests
         Requests of a run; a short trace is cycled. Default: enough to turn the pool over 20 times.
     mode
-        saturated keeps the pool full; timed follows the arrival times.
+        saturated keeps the pool full; timed follows the arrival times; sessions sends the later turns of a
+        conversation when the one before has ended. Default: saturated, of deployments timed.
     rate_scale
-        Timed mode: arrivals come this many times as fast.
+        With arrivals: they come this many times as fast.
     kv_capacity_tokens
         KV cache of a rank, in tokens; unlimited by default.
     max_batch
@@ -100,7 +110,7 @@ def compare(
         How a group is chosen: least_batch, least_tokens or both.
     knows
         What a router knows of the ranks: exact, the true state; ledger, its own requests exactly and the rest by
-        reports; acknowledged, reports and its own dispatches they have not seen; erased, reports that overwrite it.
+        reports; extrapolated, the same but its own by their age; acknowledged, reports and its own dispatches they have not seen; erased, reports that overwrite it.
     replicas
         Routers that place requests side by side, each with a picture of its own.
     report_period_steps
@@ -109,6 +119,11 @@ def compare(
         Steps of the instance until a report comes in.
     report_delay_ms
         Milliseconds until it comes in, on top.
+    report_period_ms
+        Reports come by the clock, every so many milliseconds, instead of every so many steps.
+    split_
+        What replicas share: request, each places its own anywhere; instance, each owns some instances and chooses
+        the ranks inside them on exact knowledge.
     seeds
         Runs a cell, each with other requests; all policies see the same ones.
     seed
@@ -134,7 +149,11 @@ def compare(
     """
     if output_dir is not None:
         check_folder(output_dir)
+    if deployment:
+        _alone(ranks, instances, kv_capacity_tokens, max_batch, growth_reserve_tokens)
+    mode = mode or ("timed" if deployment else "saturated")
     from equipoise import study
+    from equipoise.fleet.files import load as load_deployment
     from equipoise.policies import parse
     from equipoise.replay import Information, Pool
     from equipoise.study import ComparePlan
@@ -143,7 +162,13 @@ def compare(
         traces=trace,
         costs=costs_from(cost, us_per_unit),
         policies=[parse(text) for text in policy] or study.default_policies(),
-        pool=Pool(instances, ranks, kv_capacity_tokens, max_batch, growth_reserve_tokens),
+        pool=Pool(
+            1 if instances is None else instances,
+            64 if ranks is None else ranks,
+            kv_capacity_tokens,
+            max_batch,
+            growth_reserve_tokens,
+        ),
         groups=whole_numbers(groups, "--groups"),
         group_policies=split(group_policy, "--group-policy"),  # type: ignore[arg-type]
         mode=mode,
@@ -154,15 +179,23 @@ def compare(
         rate_scale=rate_scale,
         warmup_turnovers=warmup_turnovers,
         information=Information(
-            knows, replicas, report_period_steps, report_delay_steps, report_delay_ms / 1000
+            knows,
+            replicas,
+            report_period_steps,
+            report_delay_steps,
+            report_delay_ms / 1000,
+            report_period_ms / 1000,
+            split_,
         ),
         baseline=baseline,
+        load_per_rank=load_per_rank,
+        deployments={name: load_deployment(name) for name in _once(deployment)},
     )
-    if mode == "timed" and concurrency is not None:
+    if mode != "saturated" and not deployment and (concurrency is not None or load_per_rank is not None):
         for c in plan.costs:
             if c.constant == 0 and not any(t.batch_floor or t.batch_table for t in c.terms):
                 print(
-                    f"note: cost {c.name} has no fixed part, so no arrival rate belongs to {concurrency} "
+                    f"note: cost {c.name} has no fixed part, so no arrival rate belongs to {plan.target_concurrency()} "
                     "requests: the pool runs at its capacity and its load wanders",
                     file=sys.stderr,
                 )
@@ -180,6 +213,36 @@ def compare(
         from equipoise.report.tables import print_tables
 
         print_tables(comparison, Console())
+
+
+def _once(names: tuple[str, ...]) -> list[str]:
+    found = split(names, "--deployment")
+    for name in found:
+        if found.count(name) > 1:
+            raise InputError(f"{name!r} is given twice", where="--deployment", fix="name each once")
+    return found
+
+
+def _alone(
+    ranks: int | None,
+    instances: int | None,
+    kv_capacity_tokens: int | None,
+    max_batch: int | None,
+    growth_reserve_tokens: int,
+) -> None:
+    """A deployment says what its pool is; options beside it would be silently lost."""
+    given = {
+        "--ranks": ranks,
+        "--instances": instances,
+        "--kv-capacity-tokens": kv_capacity_tokens,
+        "--max-batch": max_batch,
+        "--growth-reserve-tokens": growth_reserve_tokens or None,
+    }
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"{option} {value} beside --deployment", fix="change the pool in the deployment's file"
+            )
 
 
 def _runner(kind: str, jobs: int | None, ray_address: str | None, checkpoint_dir: Path | None) -> Runner:

@@ -16,7 +16,7 @@ from equipoise.report.numbers import MISSING, half_width, percent, ratio, short
 from equipoise.report.views import group_cell, tied
 from equipoise.study import Cell, Comparison, Setting, setting_words, verdicts
 
-__all__ = ["group_tables", "print_tables", "setting_table"]
+__all__ = ["group_tables", "plain_table", "print_tables", "setting_table"]
 
 BEST, TIED = "*", "~"
 WIDE = 104
@@ -118,7 +118,7 @@ def _rows(
     columns = list(columns)
     left_out: list[str] = []
     while True:
-        table = _table()
+        table = plain_table()
         table.add_column("", no_wrap=True)
         table.add_column("policy", overflow="fold")
         for column in columns:
@@ -173,7 +173,7 @@ def _group_table(
     """
     ways = list(dict.fromkeys(s.group_policy for s in settings if s.grouped))
     title = f"{settings[0].trace}, {settings[0].cost.name}: excess % by number of groups"
-    table = _table(title)
+    table = plain_table(title)
     own = apart and len(ways) > 1
     table.add_column("policy", overflow="fold")
     if own:
@@ -234,7 +234,7 @@ def _legend(comparison: Comparison, ascii_only: bool, left_out: Sequence[str]) -
     return "\n".join(lines)
 
 
-def _table(title: str | None = None) -> Table:
+def plain_table(title: str | None = None) -> Table:
     """Few lines, so that the numbers fit into 80 columns."""
     return Table(
         title=None if title is None else Text(title, "bold"),

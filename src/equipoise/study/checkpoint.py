@@ -136,6 +136,7 @@ def _description(batch: Batch, job: Job) -> dict[str, Any]:
         "deployment": None if setting.deployment is None else deployment_to_dict(setting.deployment),
         "concurrency": setting.concurrency,
         "rate_scale": job.rate_scale,
+        "rate_per_s": job.rate_per_s,
         "warmup_turnovers": job.warmup_turnovers,
         "policy": job.policy.text,
         "policy_source": _source_digest(job.policy),

@@ -128,6 +128,7 @@ def resolved_config(plan: ComparePlan) -> dict[str, Any]:
         "seeds": plan.seeds,
         "first_seed": plan.first_seed,
         "rate_scale": plan.rate_scale,
+        "rate_per_s": plan.rate_per_s,
         "warmup_turnovers": plan.warmup_turnovers,
         "groups": list(plan.groups),
         "group_policies": list(plan.group_policies),

@@ -32,6 +32,8 @@ class Job:
     warmup_turnovers : float
     keep : bool
         Keep the whole result: series, requests.
+    rate_per_s : float, optional
+        Arrivals a second, before `rate_scale`.
     """
 
     setting: Setting
@@ -40,6 +42,7 @@ class Job:
     rate_scale: float
     warmup_turnovers: float
     keep: bool
+    rate_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ def batches(plan: ComparePlan) -> list[Batch]:
             for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
                 keep = timed or seed == plan.first_seed
                 jobs = tuple(
-                    Job(setting, policy, seed, plan.rate_scale, plan.warmup_turnovers, keep)
+                    Job(setting, policy, seed, plan.rate_scale, plan.warmup_turnovers, keep, plan.rate_per_s)
                     for setting in chosen
                     for policy in plan.policies
                 )
@@ -161,6 +164,8 @@ def replay_job(
     deployment = setting.simulated
     if rate_scale is None:
         rate_scale = job.rate_scale
+        if job.rate_per_s is not None:
+            rate_scale *= job.rate_per_s / loads.recorded_rate_per_s(trace)
         if timed and setting.concurrency is not None:
             if deployment is None:
                 rate_scale *= rate_for(trace, setting.cost, setting.pool, setting.concurrency)

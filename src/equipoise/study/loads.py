@@ -18,7 +18,7 @@ from equipoise.traces.synthetic import synth
 from equipoise.traces.trace import Trace
 from equipoise.types import Ints
 
-__all__ = ["rate_for", "redrawn", "usual_concurrency"]
+__all__ = ["rate_for", "recorded_rate_per_s", "redrawn", "usual_concurrency"]
 
 FILLED = 0.6
 """Share of the KV cache that the usual load fills on average: lengths scatter, and a full rank preempts."""
@@ -95,7 +95,7 @@ def rate_for(trace: Trace, cost: StepCost, deployment: Deployment, concurrency: 
     if deployment.prefill.where == "ranks":
         step_s += _mixed_s(trace, cost, deployment, requests / pool.ranks * tokens)
     wanted_per_s = concurrency * tokens / (float(trace.output_tokens.mean()) * step_s)
-    return wanted_per_s / _rate_per_s(trace)
+    return wanted_per_s / recorded_rate_per_s(trace)
 
 
 def redrawn(trace: Trace, preset: str, seed: int, factor: float) -> Trace:
@@ -104,7 +104,7 @@ def redrawn(trace: Trace, preset: str, seed: int, factor: float) -> Trace:
     `sessions` mode takes only first turns from the arrivals; pressing them together would not bring the later ones
     sooner. Drawn anew, more conversations are open at once.
     """
-    return _drawn(preset.removeprefix("preset:"), len(trace), seed, _rate_per_s(trace) * factor)
+    return _drawn(preset.removeprefix("preset:"), len(trace), seed, recorded_rate_per_s(trace) * factor)
 
 
 @lru_cache(maxsize=4)
@@ -145,7 +145,14 @@ def _captured(batch: int, sizes: tuple[int, ...]) -> int:
     return next((size for size in sizes if size >= batch), batch)
 
 
-def _rate_per_s(trace: Trace) -> float:
+def recorded_rate_per_s(trace: Trace) -> float:
+    """Requests a second of a trace.
+
+    Raises
+    ------
+    InputError
+        All arrive at once.
+    """
     span_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     if span_s <= 0:
         raise InputError(

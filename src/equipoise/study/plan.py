@@ -92,6 +92,8 @@ class ComparePlan:
         The same, a rank.
     as_recorded : bool
         Arrivals of a deployment are taken as they come, times `rate_scale`.
+    rate_per_s : float, optional
+        With arrivals: so many requests a second, in place of a load; times `rate_scale`.
     requests : int, optional
         Requests of a run; by default enough to turn the pool over twenty times, at least the whole trace.
     seeds : int
@@ -124,6 +126,7 @@ class ComparePlan:
     baseline: str | None = None
     load_per_rank: float | None = None
     as_recorded: bool = False
+    rate_per_s: float | None = None
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -144,8 +147,13 @@ class ComparePlan:
             number("load_per_rank", self.load_per_rank, 1e-3, 1e6)
             if self.concurrency is not None:
                 raise InputError("both concurrency and load_per_rank", fix="give one of them")
-        if self.as_recorded and (self.concurrency is not None or self.load_per_rank is not None):
-            raise InputError("a load beside arrivals that are taken as they come", fix="give one of them")
+        loaded = self.concurrency is not None or self.load_per_rank is not None
+        if self.rate_per_s is not None:
+            number("rate_per_s", self.rate_per_s, 1e-9)
+        if loaded and (self.as_recorded or self.rate_per_s is not None):
+            raise InputError("both a load and an arrival rate", fix="give one of them")
+        if self.mode == "saturated" and (self.as_recorded or self.rate_per_s is not None):
+            raise InputError("an arrival rate in saturated mode", fix="use mode 'timed' or 'sessions'")
         own = (self.pool, self.information, tuple(self.groups))
         if self.deployments and own != (Pool(), Information(), (1,)):
             raise InputError(
@@ -207,7 +215,7 @@ class ComparePlan:
             for cost in self.costs:
                 for deployment_name, deployment in self.deployments.items():
                     pool, information = deployment.pool, deployment.information
-                    recorded = self.as_recorded and self.mode != "saturated"
+                    recorded = self.as_recorded or self.rate_per_s is not None
                     concurrency = None if recorded else self._usual_concurrency(trace, deployment)
                     several = pool.groups > 1 or information.split == "instance"
                     found += [

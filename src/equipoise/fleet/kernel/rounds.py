@@ -1,7 +1,7 @@
 """Placement in groups: a group for each request first, then the policy inside it.
 
-`equipoise.policies.groups` does the same from the view alone. Here loads and room are added up once for an instance that
-has changed, so a request costs O(instances), not O(ranks); and the rank may be chosen on another view than the group.
+`equipoise.policies.groups` does the same from the view alone. Here loads and room are added up once for an instance
+that has changed, so a request costs O(instances), not O(ranks); and the rank may be chosen on another view.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
-from equipoise.fleet.kernel.routers import AGE, BATCH, CONTEXT, FREE_SLOTS, FREE_TOKENS, UNSEEN
+from equipoise.fleet.kernel.routers import AGE, BATCH, CONTEXT, FREE_SLOTS, FREE_TOKENS, STALE, UNSEEN
 from equipoise.fleet.kernel.state import NOBODY, QUEUED, RUNNING, USED, WHO
 from equipoise.fleet.kernel.world import prices_in, ranked_in, seen_in, settings_in, state_in
 from equipoise.replay.knowledge import replica_of
@@ -75,6 +75,7 @@ def refresh(world, reserve, k, rank, instance):  # type: ignore[no-untyped-def]
         if settings.knows != LEDGER and settings.knows != EXTRAPOLATED:
             seen.shown[UNSEEN, k, rank] = own[-1, rank] - base[-1, rank]
         seen.shown[AGE, k, rank] = state.instances[instance].steps - seen.reported[instance].told_step
+    seen.totals[STALE, k, instance] = 1
     seen.shown[BATCH, k, rank] = batch
     seen.shown[CONTEXT, k, rank] = context
     slots = 0 if state.ranks[rank].closed else ranked.max_batch[rank] - batch
@@ -90,6 +91,8 @@ def refresh_instance(world, reserve, width, instance):  # type: ignore[no-untype
     seen, state, ranked, settings = seen_in(world), state_in(world), ranked_in(world), settings_in(world)
     first, last = instance * width, (instance + 1) * width
     told = len(seen.own)
+    for k in range(seen.shown.shape[1]):
+        seen.totals[STALE, k, instance] = 1
     for k in range(told):  # `refresh` of a picture, all ranks at once
         report, own, base = seen.told, seen.own[k], seen.base[k]
         shown, age = seen.shown, state.instances[instance].steps - seen.reported[instance].told_step

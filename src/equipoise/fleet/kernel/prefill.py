@@ -7,7 +7,7 @@ import numpy as np
 from equipoise._jit import jitable
 from equipoise.cost.prefill_evaluate import chunk_work
 from equipoise.fleet.kernel.layout import COUNTS
-from equipoise.fleet.kernel.lists import append, set_clock
+from equipoise.fleet.kernel.lists import append, earliest, set_clock
 from equipoise.fleet.kernel.state import IDLE, NOBODY, TALLY
 from equipoise.fleet.kernel.world import life_in, prefill_in, state_in
 
@@ -18,13 +18,11 @@ __all__ = ["is_idle", "queue_prompt", "start_prefill"]
 def queue_prompt(world, request, tokens):  # type: ignore[no-untyped-def]
     """Give a prompt to the prefill rank with the fewest tokens still to compute."""
     state = state_in(world)
-    best = 0
-    for r in range(len(state.prompts)):
-        if state.prompts[r].backlog < state.prompts[best].backlog:
-            best = r
+    best = earliest(state.backlogs)
     append(state.lists, state.requests, len(state.ranks) + best, request)
     state.requests[request].left = tokens
     state.prompts[best].backlog += tokens
+    set_clock(state.backlogs, best, state.prompts[best].backlog)
     state.tally[TALLY.BACKLOG] += tokens
     state.tally[TALLY.PROMPTED] = 1
 

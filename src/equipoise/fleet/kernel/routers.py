@@ -10,7 +10,20 @@ from numpy.typing import NDArray
 from equipoise.replay.layout import EXACT, EXTRAPOLATED, PoolLayout, Settings
 from equipoise.types import Floats2D, Ints, Ints2D, Ints3D
 
-__all__ = ["AGE", "BATCH", "CONTEXT", "FREE_SLOTS", "FREE_TOKENS", "UNSEEN", "Pictures", "new_pictures"]
+__all__ = [
+    "AGE",
+    "BATCH",
+    "CONTEXT",
+    "FREE_SLOTS",
+    "FREE_TOKENS",
+    "REQUESTS",
+    "ROOM",
+    "STALE",
+    "TOKENS",
+    "UNSEEN",
+    "Pictures",
+    "new_pictures",
+]
 
 MOST_ON_THEIR_WAY = 64
 """Reports of an instance on their way, where the delay is in seconds; one more takes the place of the latest."""
@@ -34,6 +47,10 @@ SENT = np.dtype([("tokens", np.int64), ("us", np.int64)])
 """A request's size when it was sent, and when, in microseconds (``extrapolated``)."""
 
 
+REQUESTS, TOKENS, ROOM, STALE = 0, 1, 2, 3
+"""Of an instance as a view shows it: requests and context of all its ranks, the most room on one; 1: out of date."""
+
+
 class Pictures(NamedTuple):
     """Views (one a replica, and last the exact one where it is needed), counts, and reports on their way."""
 
@@ -41,6 +58,8 @@ class Pictures(NamedTuple):
     """int64[6, views, ranks], see `BATCH`."""
     saturated: Ints3D
     """int64[views, ranks, saturations]"""
+    totals: Ints3D
+    """int64[4, views, instances], see `REQUESTS`; added up when groups are chosen between."""
     instance: Ints
     rank: Ints
     starts_in_s: Floats2D
@@ -82,6 +101,7 @@ def new_pictures(
     return Pictures(
         shown=np.zeros((6, views, ranks), np.int64),
         saturated=np.zeros((views, ranks, saturations), np.int64),
+        totals=np.ones((4, views, instances), np.int64),
         instance=np.arange(ranks) // width,
         rank=np.arange(ranks),
         starts_in_s=np.zeros((2, ranks)),

@@ -72,7 +72,7 @@ from equipoise.fleet.kernel.pictures import (
 )
 from equipoise.fleet.kernel.prefill import is_idle, start_prefill
 from equipoise.fleet.kernel.price import price_step
-from equipoise.fleet.kernel.rounds import place_by_owner
+from equipoise.fleet.kernel.rounds import place_in_groups, show_starts
 from equipoise.fleet.kernel.routers import Pictures
 from equipoise.fleet.kernel.rows import count_queued
 from equipoise.fleet.kernel.state import (
@@ -94,7 +94,6 @@ from equipoise.fleet.kernel.state import (
 from equipoise.fleet.kernel.steps import admit, end_step, load_step, make_room
 from equipoise.fleet.kernel.world import World
 from equipoise.policies.api import fits
-from equipoise.policies.groups import place_in_groups
 from equipoise.policies.views import take_requests
 from equipoise.replay.keeping import next_row, take_snapshot
 from equipoise.replay.kernel import sort_ascending
@@ -213,6 +212,7 @@ def _kernel() -> Any:
         told_reports = settings.knows != EXACT
         exact = len(seen.own)  # number of the exact view, where there is one
         shares = life.split == BY_INSTANCE
+        owners = settings.replicas if shares else 0
         groups = len(state.bounds) - 1
         to_arrive = n if settings.saturated else len(life.first_rows)
         for p in range(instances):
@@ -319,6 +319,7 @@ def _kernel() -> Any:
                 for rank in range(i * life.prefill_ranks, (i + 1) * life.prefill_ranks):
                     left = state.prompts[rank].taken
                     state.prompts[rank].backlog -= left
+                    set_clock(state.backlogs, rank, state.prompts[rank].backlog)
                     tally[TALLY.BACKLOG] -= left
                     while left > 0:
                         q = np.int64(state.lists[len(state.ranks) + rank].first)
@@ -404,12 +405,8 @@ def _kernel() -> Any:
                     tally[TALLY.WAITING] -= 1
                     end_request(world, q, ABORTED, now)
             asks = asks and tally[TALLY.WAITING] > 0
-            if asks and instances > 1 and (shares or not told_reports):
-                for p in range(instances):
-                    end = state.end_s[leaf + p]
-                    starts_in_s = end - now if end != IDLE else 0.0
-                    for r in range(p * width, (p + 1) * width):
-                        seen.starts_in_s[1, r] = starts_in_s
+            if asks and instances > 1 and groups == 1 and not told_reports and not shares:
+                show_starts(world, 0, instances, now)
             while asks and tally[TALLY.WAITING] > 0:
                 size = tally[TALLY.HELD]
                 while size < MAX_ROUND and tally[TALLY.QUEUE_FIRST] != NOBODY:
@@ -450,28 +447,16 @@ def _kernel() -> Any:
                         answers = np.full(count, -1, np.int64)
                     number = k if told_reports else 0
                     view = first_view if number == 0 else view_of(world, number)
-                    if shares:
-                        place_by_owner(
-                            view, last_view, requests, prices, state.bounds, settings.group_by_tokens, place, params,
-                            memory_ints, memory_floats, settings.replicas, answers,
-                        )  # fmt: skip
-                    elif groups == 1:
-                        if k == 0:
-                            place(view, requests, prices, params, memory, answers)
-                        else:
-                            place(
-                                view,
-                                requests,
-                                prices,
-                                params,
-                                Memory(memory_ints[k], memory_floats[k]),
-                                answers,
-                            )
-                    else:
+                    if groups > 1 or shares:
                         place_in_groups(
-                            view, requests, prices, state.bounds, settings.group_by_tokens, place, params,
-                            memory_ints[k * groups :], memory_floats[k * groups :], answers,
+                            world, number, k, owners, requests, place, params, memory_ints, memory_floats, now, answers,
                         )  # fmt: skip
+                    elif k == 0:
+                        place(view, requests, prices, params, memory, answers)
+                    else:
+                        place(
+                            view, requests, prices, params, Memory(memory_ints[k], memory_floats[k]), answers
+                        )
                     judge = exact if shares else number
                     for j in range(count):
                         q, r = state.round[HELD, state.round[TURN, j]], answers[j]

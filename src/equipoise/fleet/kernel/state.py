@@ -116,6 +116,8 @@ class FleetState(NamedTuple):
     """[2 * leaves]: a tree of minima, the instances' from ``leaves`` on."""
     prompts: Annotated[NDArray[np.void], PROMPTS]
     prefill_end_s: Floats
+    backlogs: Floats
+    """[2 * leaves]: a tree of minima over the backlogs of prefill ranks."""
     lists: Annotated[NDArray[np.void], LIST]
     """Engine queues, then those of prefill ranks."""
     requests: Annotated[NDArray[np.void], REQUEST]
@@ -162,6 +164,10 @@ def new_state(
     tally[TALLY.READY], tally[TALLY.UP] = instances, ranks
     tally[TALLY.QUEUE_FIRST] = tally[TALLY.QUEUE_LAST] = NOBODY
 
+    backlogs = np.full(2 * leaves(max(prompts, 1)), IDLE)
+    backlogs[len(backlogs) // 2 : len(backlogs) // 2 + prompts] = 0.0
+    for i in range(len(backlogs) // 2 - 1, 0, -1):
+        backlogs[i] = min(backlogs[2 * i], backlogs[2 * i + 1])
     state = FleetState(
         tally=tally,
         row=np.zeros((6 if len(draws.drafts) else 5, ranks, stride), np.int32),
@@ -171,6 +177,7 @@ def new_state(
         end_s=np.full(2 * leaves(instances), IDLE),
         prompts=np.zeros(prompts, PROMPTS),
         prefill_end_s=np.full(2 * leaves(life.prefill_instances if prefill else 1), IDLE),
+        backlogs=backlogs,
         lists=np.full(ranks + prompts, NOBODY, LIST),
         requests=np.zeros(requests, REQUEST),
         heap=np.zeros(requests, COMING),

@@ -20,6 +20,7 @@ __all__ = [
     "life_in",
     "more_in",
     "out_in",
+    "pool_in",
     "prefill_in",
     "prices_in",
     "ranked_in",
@@ -62,4 +63,5 @@ more_in = reader(World, "more")
 extras_in = reader(World, "extras")
 prefill_in = reader(World, "prefill")
 prices_in = reader(World, "prices")
+pool_in = reader(World, "pool")
 """``state_in(world)``: that part of the run whose address a function was handed."""

@@ -2,7 +2,8 @@
 
 See docs/explain/policy.md for why. At a step boundary:
 
-1. Take the oldest waiting requests that slots and memory of all ranks together have room for.
+1. Take the oldest waiting requests that slots and memory of all ranks together have room for. Where the picture of the
+   ranks is old, or others place requests too, it is corrected first (`equipoise.policies.picture`).
 2. A rank has a batch and a *weight*, the price of what it holds in the terms of the step cost that see context
    (`equipoise.policies.weights`). The weight of a rank may go up to the mean, with the taken requests in it, plus
    E[w^2] / (2 E[w]), w the weight of a request as it comes: what, by renewal theory, a request reaches beyond a line
@@ -10,9 +11,9 @@ See docs/explain/policy.md for why. At a step boundary:
 3. For a cap on the batch of the even share, one more, two more, and none: heaviest request first, each to the heaviest
    rank that stays within both limits; what fits on none goes to the lightest rank below the cap. The first cap under
    which everything fits ends the search; of those tried the one with the cheapest step is taken, the lower of equals.
-4. With ``hold_steps`` above 1, a request that does not fit into the box waits for up to so many boundaries less one.
-
-Where a term sees no context there is a cap; where none does, or all do, three of the caps are left out.
+   Where weight is all that matters there is no cap, and one try.
+4. With ``hold_steps`` above 1, requests offered fewer times than that may stay where they do not fit into the first box:
+   that is tried too, a request that stays being charged its share of an even step.
 """
 
 from __future__ import annotations
@@ -47,7 +48,13 @@ from equipoise.policies.own_requests import (
 from equipoise.policies.picture import FLOATS, correct
 from equipoise.policies.random_numbers import STATE_SIZE, below, seed_state
 from equipoise.policies.views import waiting_requests
-from equipoise.policies.weights import capped, level_price, rank_weights, request_weights, whole_weight
+from equipoise.policies.weights import (
+    batch_prices,
+    level_price,
+    rank_weights,
+    request_price,
+    request_weights,
+)
 from equipoise.types import Floats, Ints, Memory, Prices, Requests
 
 HOLD_STEPS = 0
@@ -63,15 +70,22 @@ FINE = 1 << 46
 
 
 @jitable
-def overshoot(floats: Floats, weight: Floats, new: Ints) -> float:
-    """E[w^2] / (2 E[w]) of the requests seen, after taking note of the new ones."""
+def take_in(floats: Floats, weight: Floats, new: Ints) -> None:
+    """Take the weight of the contexts of new requests into the means."""
     for i in range(len(weight)):
         if new[i]:
             floats[SEEN] += 1.0
             share = max(1.0 / floats[SEEN], 1.0 / LATELY)
             floats[MEAN] += share * (weight[i] - floats[MEAN])
             floats[SQUARE] += share * (weight[i] * weight[i] - floats[SQUARE])
-    return floats[SQUARE] / (2.0 * floats[MEAN]) if floats[MEAN] > 0.0 else 0.0
+
+
+@jitable
+def by_weight_alone(prices: Prices, batch: int, floats: Floats) -> bool:
+    """Whether requests are to weigh what they cost, context or not, and no cap is needed: see `weights`."""
+    with_context, without, terms = batch_prices(prices, batch)
+    spread = batch * (floats[SQUARE] - floats[MEAN] * floats[MEAN])
+    return terms == 1 and with_context >= without and 4.0 * spread >= with_context * with_context
 
 
 @jitable
@@ -97,32 +111,43 @@ def new_and_patient(requests: Requests, count: int, hold_steps: int, idle: bool)
 def choose(
     load: Load, requests: Requests, prices: Prices, new: Ints, patient: Ints, floats: Floats, choice: Ints
 ) -> None:
-    """Write a rank or -1 for each of the first requests into `choice`: rules 2 and 3."""
+    """Write a rank or -1 for each of the first requests into `choice`: rules 2 to 4."""
     n, count = len(load.batch), len(choice)
     even = (load.batch.sum() + count) / n
     batch = int(even)
-    caps, whole = capped(prices, batch), whole_weight(prices, batch)
     heavy, heavier, tops = np.zeros(n), np.zeros(count), np.zeros(len(prices.context))
-    rank_weights(prices, load, whole, heavy, tops)
-    request_weights(prices, requests.context_tokens, whole, batch, heavier)
-    beyond_mean = overshoot(floats, heavier, new)
+    request_weights(prices, requests.context_tokens, heavier)
+    take_in(floats, heavier, new)
+    alone = by_weight_alone(prices, batch, floats)
+    fixed = batch_prices(prices, batch)[0] if alone else 0.0
+    heavier += fixed
+    rank_weights(prices, load, alone, heavy, tops)
+    mean = floats[MEAN] + fixed
+    square = floats[SQUARE] + fixed * (2.0 * floats[MEAN] + fixed)
     together = heavier.sum()
-    most = (heavy.sum() + together) / n + beyond_mean
+    most = (heavy.sum() + together) / n + (square / (2.0 * mean) if mean > 0.0 else 0.0)
     unit = max(heavy.max() + together, most) / FINE
     if unit == 0.0:
         unit = 1.0
     load.weight[:] = whole_numbers(heavy, unit)
     weight = whole_numbers(heavier, unit)
-    asked = Asked(np.argsort(-weight, kind="mergesort"), weight, patient)
+    order, nobody = np.argsort(-weight, kind="mergesort"), np.zeros(count, np.int64)
     before, chosen, cheapest = copy_load(load), np.empty(count, np.int64), np.inf
-    for level in range(CAPS + 1):
-        cap = int(np.ceil(even)) + level if caps and level < CAPS else NO_LIMIT
+    first = -1 if patient.max() == 1 else 0
+    for level in range(first, CAPS + 1):
+        cap = int(np.ceil(even)) + max(level, 0) if level < CAPS and not alone else NO_LIMIT
+        asked = Asked(order, weight, patient if level < 0 else nobody)
         beyond = fill(load, asked, requests, prices, cap, int(most / unit), chosen)
         price = level_price(prices, load, chosen, tops)
+        waits = 0
+        for i in range(count):
+            if chosen[i] == STAY and patient[i]:
+                waits += 1
+                price += request_price(prices, batch, requests.context_tokens[i]) / n
         if price < cheapest:
             cheapest = price
             choice[:] = chosen
-        if beyond == 0 or cap == NO_LIMIT:
+        if (beyond == 0 and waits == 0) or (cap == NO_LIMIT and level >= 0):
             break
         empty(load, before, chosen)
 

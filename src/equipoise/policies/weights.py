@@ -1,9 +1,11 @@
 """What a rank and a request weigh under a step cost: the load that is to be kept level beside the batch.
 
-Terms that see no context are kept down by a cap on the batch. The others have a weight: the price of what a rank holds
-in them, added up. Where most of the price of a request stands in terms that see no context, the weight is that of the
-context alone: the cap sees to the batches. Otherwise it is the whole price, and where every term sees context, or
-there is one barrier a step, weight is all there is.
+A weight is a price in the terms that see context, added up: that of the contexts alone while a cap sees to the batches,
+or of the requests too, in which case nothing else is needed. The latter is better where one term has all that matters:
+a rank may then run more requests with less context. It needs a term that sees context and is dearer by the request than
+those that see none; a single such term, for of two that disagree on what a request is worth, both would have to be kept
+level; and contexts that matter: if batches are even, they must set ranks apart by more than half a request (the
+spread of a sum of so many contexts), or the best that can be done is to keep the batches even.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ from equipoise.types import Floats, Ints, Prices
 
 __all__ = [
     "batch_price",
-    "capped",
+    "batch_prices",
     "level_price",
     "rank_weights",
     "request_weights",
     "sees_context",
-    "whole_weight",
 ]
 
 
@@ -47,24 +48,16 @@ def one_more(prices: Prices, term: int, batch: int) -> float:
 
 
 @jitable
-def capped(prices: Prices, batch: int) -> bool:
-    """Whether a further request costs anything in terms that see no context: only then is a cap of use."""
-    for t in range(len(prices.context)):
-        if not sees_context(prices, t) and (one_more(prices, t, batch) > 0.0 or prices.batch_tail[t] > 0.0):
-            return True
-    return False
-
-
-@jitable
-def whole_weight(prices: Prices, batch: int) -> bool:
-    """Whether a request costs as much in the terms that see context as in the others, its context apart."""
-    with_context, without = 0.0, 0.0
+def batch_prices(prices: Prices, batch: int) -> tuple[float, float, int]:
+    """Price of a further request, its context apart, in terms that see context and in the others; how many see it."""
+    with_context, without, terms = 0.0, 0.0, 0
     for t in range(len(prices.context)):
         if sees_context(prices, t):
             with_context += one_more(prices, t, batch)
+            terms += 1
         else:
             without += one_more(prices, t, batch)
-    return with_context >= without
+    return with_context, without, 1 if prices.barrier_step == 1 else terms
 
 
 @jitable
@@ -80,17 +73,25 @@ def rank_weights(prices: Prices, load: Load, whole: bool, weight: Floats, tops: 
 
 
 @jitable
-def request_weights(prices: Prices, context_tokens: Ints, whole: bool, batch: int, weight: Floats) -> None:
-    """Fill in the weight of requests, at a batch."""
+def request_weights(prices: Prices, context_tokens: Ints, weight: Floats) -> None:
+    """Fill in what the contexts of requests weigh."""
     for t in range(len(prices.context)):
-        if not sees_context(prices, t):
-            continue
-        fixed = one_more(prices, t, batch) if whole else 0.0
         for i in range(len(weight)):
             tokens = context_tokens[i]
-            weight[i] += fixed + prices.context[t] * tokens
+            weight[i] += prices.context[t] * tokens
             for s in range(len(prices.saturation_tokens)):
                 weight[i] += prices.saturated[t, s] * min(tokens, prices.saturation_tokens[s])
+
+
+@jitable
+def request_price(prices: Prices, batch: int, context_tokens: int) -> float:
+    """What a further request costs in all terms, at a batch: its share in a step that is spread evenly."""
+    price = 0.0
+    for t in range(len(prices.context)):
+        price += one_more(prices, t, batch) + prices.context[t] * context_tokens
+        for s in range(len(prices.saturation_tokens)):
+            price += prices.saturated[t, s] * min(context_tokens, prices.saturation_tokens[s])
+    return price
 
 
 @jitable

@@ -1,8 +1,8 @@
 """The fleet: a whole deployment in the simulator.
 
 Where `equipoise.replay` prices what a policy decides, `simulate` also lives through what a deployed pool does to it:
-prompts to compute, caches to move, engine queues, memory that fills up, speculation, clients that leave, ranks that die,
-reports that are late, routers that share.
+prompts to compute, caches to move, engine queues, memory that fills up, speculation, clients that leave, ranks that
+die, reports that are late, routers that share.
 """
 
 from __future__ import annotations

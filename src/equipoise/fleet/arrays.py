@@ -11,11 +11,16 @@ from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
 from equipoise.fleet.config import MOST_ROWS, Deployment
 from equipoise.fleet.kernel.layout import (
+    ACKNOWLEDGED,
     BY_INSTANCE,
     BY_REQUEST,
     DELAYED,
     DIE,
     DRAIN,
+    ERASED,
+    EXACT,
+    EXTRAPOLATED,
+    LEDGER,
     NO_PREEMPTION,
     NO_PREFILL,
     NOTICED,
@@ -38,6 +43,13 @@ from equipoise.types import Floats, Ints, SmallInts
 
 __all__ = ["changes_of", "draws_of", "extras_of", "life_of", "prefill_prices_of", "ranked_of"]
 
+KNOWS = {
+    "exact": EXACT,
+    "ledger": LEDGER,
+    "acknowledged": ACKNOWLEDGED,
+    "erased": ERASED,
+    "extrapolated": EXTRAPOLATED,
+}
 PREFILL = {"none": NO_PREFILL, "delay": DELAYED, "pool": PREFILL_POOL, "ranks": ON_RANKS}
 PREEMPTION = {"none": NO_PREEMPTION, "recompute": RECOMPUTE, "swap": SWAP}
 CHANGE = {"drain": DRAIN, "resume": RESUME, "die": DIE, "return": RETURN}

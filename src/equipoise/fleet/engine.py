@@ -11,16 +11,31 @@ import numpy as np
 
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError, InternalError, PolicyError
-from equipoise.fleet.arrays import changes_of, draws_of, extras_of, life_of, prefill_prices_of, ranked_of
+from equipoise.fleet.arrays import (
+    KNOWS,
+    changes_of,
+    draws_of,
+    extras_of,
+    life_of,
+    prefill_prices_of,
+    ranked_of,
+)
 from equipoise.fleet.config import MOST_ROWS, Deployment
-from equipoise.fleet.kernel.layout import COUNTS, NOT_ENDED, PARTS, TOO_MANY, FleetOutcome, new_fleet_outcome
+from equipoise.fleet.kernel.layout import (
+    COUNTS,
+    NOT_ENDED,
+    PARTS,
+    TOO_MANY,
+    FleetOutcome,
+    FleetSettings,
+    new_fleet_outcome,
+)
 from equipoise.fleet.result import FleetResult
 from equipoise.policies import Policy, parse
 from equipoise.policies.views import waiting_requests
 from equipoise.replay import Pool, SnapshotPlan
 from equipoise.replay.engine import DEFAULT_BATCH, SERIES_ROWS, check_outcome
-from equipoise.replay.information import CODES
-from equipoise.replay.layout import ENDED, MAX_ROUND, Outcome, Settings, Work, new_outcome
+from equipoise.replay.layout import ENDED, MAX_ROUND, Outcome, Work, new_outcome
 from equipoise.replay.pool import whole_number
 from equipoise.replay.setup import arrivals, column, failed, functions, memories
 from equipoise.traces.trace import Trace
@@ -135,7 +150,7 @@ def simulate(
     changes = changes_of(deployment)
     _check_fits(trace, int(ranked.kv_capacity_tokens.max()) - layout.growth_reserve_tokens, life.block_tokens)
     keep = keep_requests or information.knows == "extrapolated"  # it learns from starts
-    settings = Settings(
+    settings = FleetSettings(
         saturated=int(saturated),
         concurrency=int(concurrency or 0),
         seconds_per_unit=cost.us_per_unit * 1e-6,
@@ -146,8 +161,7 @@ def simulate(
         snapshot_first=int(plan.first),
         snapshot_every=int(plan.every),
         tells_finished=int(policy.spec.finished is not None),
-        informed=int(information.knows != "exact"),
-        knows=CODES[information.knows],
+        knows=KNOWS[information.knows],
         replicas=information.replicas,
         report_period_steps=information.period_steps,
         report_delay_steps=information.delay_steps,

@@ -13,8 +13,7 @@ from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError, InternalError, PolicyError
 from equipoise.policies import Policy, parse
 from equipoise.policies.views import empty_ranks, waiting_requests
-from equipoise.replay.information import CODES, Information
-from equipoise.replay.knowledge import new_knowledge
+from equipoise.replay.information import Information
 from equipoise.replay.layout import (
     BAD_RANK,
     ENDED,
@@ -84,7 +83,6 @@ def replay(
     seed: int = 0,
     rate_scale: float = 1.0,
     group_policy: Literal["least_batch", "least_tokens"] = "least_batch",
-    information: Information | None = None,
     warmup_turnovers: float = 1.0,
     drain: bool = True,
     keep_requests: bool | None = None,
@@ -111,8 +109,6 @@ def replay(
         ``timed``: arrivals come this many times as fast.
     group_policy : {"least_batch", "least_tokens"}
         How a group is chosen where the pool has several.
-    information : Information, optional
-        Router replicas and what they know of the ranks; by default one that knows all.
     warmup_turnovers : float
         Steps count from the moment that finished requests reach this many times the peak of running ones for good: in
         ``timed`` mode a short first request may be enough for a moment, with the pool still filling.
@@ -157,7 +153,6 @@ def replay(
     layout = pool.layout()
     _check_fits(trace, layout.kv_capacity_tokens - layout.growth_reserve_tokens)
 
-    information = information or Information()
     keep = (not saturated) if keep_requests is None else keep_requests
     plan = snapshots or SnapshotPlan(0)
     prices = cost.prices()
@@ -180,12 +175,6 @@ def replay(
         snapshot_first=int(plan.first),
         snapshot_every=int(plan.every),
         tells_finished=int(policy.spec.finished is not None),
-        informed=int(not information.plain),
-        knows=CODES[information.knows],
-        replicas=information.replicas,
-        report_period_steps=information.period_steps,
-        report_delay_steps=information.delay_steps,
-        report_delay_s=float(information.delay_s),
     )
     outcome = new_outcome(
         len(trace),
@@ -195,9 +184,7 @@ def replay(
         keep_requests=keep,
         snapshots=plan.count,
     )
-    ints, floats = memories(
-        policy, prices, layout, groups=pool.groups, replicas=information.replicas, seed=seed
-    )
+    ints, floats = memories(policy, prices, layout, groups=pool.groups, replicas=1, seed=seed)
     slow = engine == "reference" or not policy.compiled
     common = (
         work,
@@ -215,7 +202,7 @@ def replay(
         began = time.perf_counter()
         run_reference(*common, outcome)
     else:
-        from equipoise.replay.kernel import informed_run, run
+        from equipoise.replay.kernel import run
 
         saturations = len(prices.saturation_tokens)
         state = new_state(layout, saturations, len(trace), int(work.output_tokens.max()), keep_requests=keep)
@@ -227,11 +214,9 @@ def replay(
             layout.max_batch,
         )
         asked = waiting_requests(MAX_ROUND)
-        know = new_knowledge(layout, settings, saturations, len(trace))
-        kernel = run if information.plain else informed_run()
         began = time.perf_counter()  # compiling is not replaying
         try:
-            kernel(*common, state, know, view, asked, outcome)
+            run(*common, state, view, asked, outcome)
         except TypeError as error:  # the arrays do not have the types the kernel was compiled for
             raise InternalError(str(error)) from error
         except Exception as error:  # the kernel raises nothing by itself
@@ -252,7 +237,7 @@ def replay(
         arrival_s=arrival_s,
         context_tokens=trace.context_tokens,
         output_tokens=trace.output_tokens,
-        information=information,
+        information=Information(),
         group_policy=group_policy,
         rate_scale=rate_scale,
         warmup_turnovers=warmup_turnovers,

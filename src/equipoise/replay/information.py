@@ -7,20 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from equipoise.errors import InputError
-from equipoise.replay.layout import ACKNOWLEDGED, ERASED, EXACT, EXTRAPOLATED, LEDGER
 from equipoise.replay.pool import whole_number
 
 __all__ = ["Information", "Knows", "Split"]
 
 Knows = Literal["exact", "ledger", "extrapolated", "acknowledged", "erased"]
 Split = Literal["request", "instance"]
-CODES = {
-    "exact": EXACT,
-    "ledger": LEDGER,
-    "acknowledged": ACKNOWLEDGED,
-    "erased": ERASED,
-    "extrapolated": EXTRAPOLATED,
-}
 MOST_REPLICAS = 64
 MOST_STEPS = 4096
 

@@ -9,13 +9,8 @@ import numpy as np
 from equipoise.types import Floats, Floats2D, Ints, Ints2D, Ints3D, SmallInts
 
 __all__ = [
-    "ACKNOWLEDGED",
     "BAD_RANK",
     "ENDED",
-    "ERASED",
-    "EXACT",
-    "EXTRAPOLATED",
-    "LEDGER",
     "MAX_ROUND",
     "NO_ROOM",
     "ORDERLESS_ROUNDS",
@@ -43,10 +38,6 @@ ORDERLESS_ROUNDS = 1000
 BAD_RANK, NO_ROOM, STUCK = 1, 2, 3
 """Values of ``ended[ENDED.ERROR]``: a policy named no rank it was shown, a rank that was shown full, or placed nothing
 for ever."""
-
-
-EXACT, LEDGER, ACKNOWLEDGED, ERASED, EXTRAPOLATED = 0, 1, 2, 3, 4
-"""Values of ``Settings.knows``; see `equipoise.replay.knowledge`."""
 
 
 class Work(NamedTuple):
@@ -91,14 +82,6 @@ class Settings(NamedTuple):
     snapshot_every: int
     tells_finished: int
     """1: the policy learns from requests that end."""
-    informed: int
-    """1: views may differ from the truth; the fields below say how."""
-    knows: int
-    """EXACT, LEDGER, ACKNOWLEDGED, ERASED or EXTRAPOLATED."""
-    replicas: int
-    report_period_steps: int
-    report_delay_steps: int
-    report_delay_s: float
 
 
 class _Totals(NamedTuple):

@@ -27,7 +27,6 @@ from equipoise.replay.layout import (
     Settings,
     Work,
 )
-from equipoise.replay.reference_knowledge import Replicas
 from equipoise.types import Floats, Ints, Memory, Prices, Ranks, Requests
 
 __all__ = ["run_reference"]
@@ -41,7 +40,6 @@ class _Request:
     rank: int = -1
     offered_boundary: int = -1
     offered_s: float = 0.0
-    replica: int = 0
     started: bool = False
     progress: int = 0
 
@@ -49,7 +47,7 @@ class _Request:
 class _Pool:
     """All requests of a run, by where they are."""
 
-    def __init__(self, work: Work, layout: PoolLayout, settings: Settings, prices: Prices) -> None:
+    def __init__(self, work: Work, layout: PoolLayout, prices: Prices) -> None:
         self.work, self.layout, self.prices = work, layout, prices
         self.ranks = layout.instances * layout.ranks_per_instance
         self.placed: list[_Request] = []
@@ -57,9 +55,6 @@ class _Pool:
         self.released = 0
         self.end_s = [math.inf] * layout.instances
         self.now, self.boundaries = 0.0, 0
-        self.replicas = None
-        if settings.informed:
-            self.replicas = Replicas(settings, layout, len(prices.saturation_tokens), self.loads)
 
     @property
     def largest(self) -> int:
@@ -78,13 +73,9 @@ class _Pool:
                 saturated[q.rank, s] += min(q.context + q.progress, int(length))
         return batch, context, saturated
 
-    def view(self, replica: int = 0) -> Ranks:
-        """What the policy of a replica sees."""
+    def view(self) -> Ranks:
+        """What the policy sees."""
         batch, context, saturated = self.loads()
-        unseen, age = np.zeros(self.ranks, dtype=np.int64), np.zeros(self.ranks, dtype=np.int64)
-        if self.replicas is not None:
-            loads, unseen, age = self.replicas.picture(replica)
-            batch, context, saturated = loads[0], loads[1], np.ascontiguousarray(loads[2:-1].T)
         slots = self.layout.max_batch - batch
         instance = np.arange(self.ranks) // self.layout.ranks_per_instance
         starts_in_s = [end - self.now if end != math.inf else 0.0 for end in self.end_s]
@@ -94,11 +85,11 @@ class _Pool:
             free_tokens=np.where(slots > 0, self.largest - context, -1),
             free_slots=slots,
             saturated_tokens=saturated,
-            unseen_requests=unseen,
+            unseen_requests=np.zeros(self.ranks, dtype=np.int64),
             instance=instance,
             rank=np.arange(self.ranks),
             starts_in_s=np.array(starts_in_s)[instance],
-            report_age_steps=age,
+            report_age_steps=np.zeros(self.ranks, dtype=np.int64),
         )
 
     def ask(self, asked: list[_Request]) -> Requests:
@@ -135,7 +126,7 @@ def run_reference(
     """Replay a trace and fill ``out``; arguments as `equipoise.replay.kernel.run`."""
     place = getattr(place, "py_func", place)
     finished = getattr(finished, "py_func", finished)
-    pool = _Pool(work, layout, settings, prices)
+    pool = _Pool(work, layout, prices)
     ended, n = out.ended, len(work.context_tokens)
     ended[ENDED.SERIES_STEPS] = 1
     now, started, idle_rounds, counting = 0.0, 0, 0, False
@@ -151,9 +142,6 @@ def run_reference(
         elif pool.end_s[i] == math.inf:
             if not pool.queue and pool.released == n:
                 break
-            delivery_s = pool.replicas.next_delivery_s() if pool.replicas is not None else math.inf
-            if delivery_s != math.inf:
-                now = max(now, delivery_s)
             idle_rounds += 1
             if idle_rounds > ORDERLESS_ROUNDS:
                 ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST] = STUCK, pool.queue[0].row
@@ -174,16 +162,9 @@ def run_reference(
                         out.finish_s[q.row] = now
                     if settings.tells_finished:
                         g = int(np.searchsorted(starts, q.rank, side="right")) - 1
-                        g_of_replica = q.replica * (len(starts) - 1) + g
-                        own = Memory(memory_ints[g_of_replica], memory_floats[g_of_replica])
+                        own = Memory(memory_ints[g], memory_floats[g])
                         finished(own, params, q.row, q.rank - starts[g], q.context, q.output)
-            if pool.replicas is not None:
-                pool.replicas.step_ended(i, now, not any(pool.instance_of(q) == i for q in pool.placed))
         pool.now = now
-        if pool.replicas is not None:
-            held = {pool.instance_of(q) for q in pool.placed}
-            idle = [end == math.inf and p not in held for p, end in enumerate(pool.end_s)]
-            pool.replicas.deliver(now, idle)
 
         while pool.released < n:
             row = pool.released
@@ -220,7 +201,7 @@ def run_reference(
             members = [q for q in pool.placed if pool.instance_of(q) == p]
             if pool.end_s[p] != math.inf or not members:
                 continue
-            for q in _joining(pool, members):
+            for q in (q for q in members if not q.started):
                 q.started = True
                 if settings.keep_requests:
                     out.start_s[q.row] = now
@@ -234,36 +215,15 @@ def run_reference(
             pool.end_s[p] = now + cost * settings.seconds_per_unit
             started += 1
 
-    batch, context, saturated = pool.loads(lambda q: q.started or not settings.informed)
+    batch, context, saturated = pool.loads()
     ended[ENDED.ARRIVED] = pool.released
     ended[ENDED.QUEUED] = len(pool.queue)
     ended[ENDED.RUNNING] = len(pool.placed)
     ended[ENDED.STEPS] = started
     unsaturated = sum(
-        q.context + q.progress < length
-        for q in pool.placed
-        if q.started or not settings.informed
-        for length in prices.saturation_tokens
+        q.context + q.progress < length for q in pool.placed for length in prices.saturation_tokens
     )
     ended[ENDED.RESIDUE] = batch.sum() + context.sum() + saturated.sum() + unsaturated
-
-
-def _joining(pool: _Pool, members: list[_Request]) -> list[_Request]:
-    """Who starts with the next step: all that were placed; where views may be wrong, those that have room."""
-    waiting = [q for q in members if not q.started]
-    if pool.replicas is None:
-        return waiting
-    joining: list[_Request] = []
-    batch, context, _ = pool.loads(lambda q: q.started)
-    for rank in sorted({q.rank for q in waiting}):
-        for q in (q for q in waiting if q.rank == rank):
-            full = batch[rank] >= pool.layout.max_batch
-            if full or context[rank] + q.context > pool.layout.kv_capacity_tokens:
-                break
-            batch[rank] += 1
-            context[rank] += q.context
-            joining.append(q)
-    return joining
 
 
 def _round(
@@ -284,14 +244,6 @@ def _round(
             q.offered_s = pool.now if settings.saturated else float(pool.work.arrival_s[q.row])
     out.ended[ENDED.ROUNDS] += 1
     chosen = np.full(len(asked), -1, dtype=np.int64)
-    if pool.replicas is not None:
-        error = _replicas_in_turn(
-            pool, pool.replicas, asked, settings, place, params, memory_ints, memory_floats, out, chosen
-        )
-        for q, rank in zip(asked, chosen.tolist(), strict=True):
-            out.ended[ENDED.BLOCKED_REQUESTS] += rank == -1 and id(q) in new and error is None
-            out.ended[ENDED.BLOCKED_ROUNDS] += rank == -1 and error is None
-        return int((chosen >= 0).sum()), error
     view = pool.view()
     if len(pool.layout.group_starts) == 2:
         place(
@@ -322,54 +274,6 @@ def _round(
         pool.placed.append(q)
         placed += 1
     return placed, None
-
-
-def _replicas_in_turn(
-    pool: _Pool,
-    replicas: Replicas,
-    asked: list[_Request],
-    settings: Settings,
-    place: Callable[..., Any],
-    params: Floats,
-    memory_ints: Ints,
-    memory_floats: Floats,
-    out: Outcome,
-    chosen: Ints,
-) -> tuple[int, int, bool] | None:
-    """Each replica places its own requests on its own picture; the first choice that the picture forbids."""
-    groups = len(pool.layout.group_starts) - 1
-    sessions = pool.work.session
-    for q in asked:
-        q.replica = replicas.replica_of(q.row, int(sessions[min(q.row, len(sessions) - 1)]))
-    for k in range(settings.replicas):
-        own = [j for j, q in enumerate(asked) if q.replica == k]
-        if not own:
-            continue
-        part = np.full(len(own), -1, dtype=np.int64)
-        memories = slice(k * groups, (k + 1) * groups)
-        _place_in_groups(
-            pool, pool.view(k), [asked[j] for j in own], settings, place, params,
-            memory_ints[memories], memory_floats[memories], part,
-        )  # fmt: skip
-        view = pool.view(k)
-        for j, rank in zip(own, part.tolist(), strict=True):
-            if rank == -1:
-                continue
-            known = 0 <= rank < pool.ranks
-            if not known or view.free_tokens[rank] < asked[j].context:
-                return asked[j].row, rank, known
-            view.free_slots[rank] -= 1
-            view.free_tokens[rank] -= asked[j].context
-            if view.free_slots[rank] <= 0:
-                view.free_tokens[rank] = -1
-        for j, rank in zip(own, part.tolist(), strict=True):
-            if rank >= 0:
-                q = asked[j]
-                chosen[j] = q.rank = out.rank[q.row] = rank
-                pool.queue.remove(q)
-                pool.placed.append(q)
-                replicas.dispatched(q, pool.prices.saturation_tokens)
-    return None
 
 
 def _place_in_groups(

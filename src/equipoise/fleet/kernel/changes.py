@@ -8,11 +8,11 @@ from equipoise._jit import jitable
 from equipoise.fleet.kernel.instances import set_end, set_up
 from equipoise.fleet.kernel.layout import COUNTS, DIE, DRAIN, NOTICED, RESUME, RETURN
 from equipoise.fleet.kernel.life import lose
+from equipoise.fleet.kernel.lists import replica_of
 from equipoise.fleet.kernel.pictures import count_own, forget, refresh_instance
 from equipoise.fleet.kernel.rows import unqueue
 from equipoise.fleet.kernel.state import IDLE, NOBODY, RUNNING, TALLY, USED, WHO
 from equipoise.fleet.kernel.world import changes_in, life_in, more_in, settings_in, state_in, work_in
-from equipoise.replay.knowledge import replica_of
 
 __all__ = ["change_pool", "die"]
 

@@ -10,6 +10,7 @@ from equipoise.types import Floats, Ints, SmallInts
 
 __all__ = [
     "ABORTED",
+    "ACKNOWLEDGED",
     "BY_INSTANCE",
     "BY_REQUEST",
     "COUNTS",
@@ -17,8 +18,12 @@ __all__ = [
     "DIE",
     "DRAIN",
     "DROPPED",
+    "ERASED",
+    "EXACT",
+    "EXTRAPOLATED",
     "FAILED",
     "FINISHED",
+    "LEDGER",
     "NOTICED",
     "NOT_ENDED",
     "NO_PREEMPTION",
@@ -38,6 +43,7 @@ __all__ = [
     "Draws",
     "Extras",
     "FleetOutcome",
+    "FleetSettings",
     "Life",
     "Ranked",
     "new_fleet_outcome",
@@ -64,6 +70,31 @@ BY_REQUEST, BY_INSTANCE = 0, 1
 DRAIN, RESUME, DIE, RETURN = 0, 1, 2, 3
 """Values of ``Changes.kind``; + 4: the routers notice it."""
 NOTICED = 4
+
+
+EXACT, LEDGER, ACKNOWLEDGED, ERASED, EXTRAPOLATED = 0, 1, 2, 3, 4
+"""Values of ``FleetSettings.knows``; see `equipoise.fleet.kernel.pictures`."""
+
+
+class FleetSettings(NamedTuple):
+    """How to run and what to keep: `equipoise.replay.layout.Settings`, and what routers know."""
+
+    saturated: int
+    concurrency: int
+    seconds_per_unit: float
+    group_by_tokens: int
+    warmup_turnovers: float
+    drain: int
+    keep_requests: int
+    snapshot_first: int
+    snapshot_every: int
+    tells_finished: int
+    knows: int
+    """EXACT, LEDGER, ACKNOWLEDGED, ERASED or EXTRAPOLATED."""
+    replicas: int
+    report_period_steps: int
+    report_delay_steps: int
+    report_delay_s: float
 
 
 class Life(NamedTuple):

@@ -10,7 +10,17 @@ import numpy as np
 from equipoise._jit import jitable
 from equipoise.fleet.kernel.state import NOBODY
 
-__all__ = ["append", "earliest", "one_of", "pop", "push", "put_first", "set_clock", "take_first"]
+__all__ = [
+    "append",
+    "earliest",
+    "one_of",
+    "pop",
+    "push",
+    "put_first",
+    "replica_of",
+    "set_clock",
+    "take_first",
+]
 
 
 @jitable
@@ -120,3 +130,10 @@ def earliest(tree):  # type: ignore[no-untyped-def]
 def one_of(column, request):  # type: ignore[no-untyped-def]
     """Entry of a request in a column that may hold one entry for all."""
     return column[request if len(column) > 1 else 0]
+
+
+@jitable
+def replica_of(request, session, replicas):  # type: ignore[no-untyped-def]
+    """Router replica that a request comes to: the same for a whole conversation, in turn where there is none."""
+    conversation = session[request if len(session) > 1 else 0]
+    return (conversation if conversation >= 0 else request) % replicas

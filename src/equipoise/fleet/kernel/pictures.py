@@ -22,11 +22,11 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
+from equipoise.fleet.kernel.layout import ERASED, EXTRAPOLATED, LEDGER
+from equipoise.fleet.kernel.lists import replica_of
 from equipoise.fleet.kernel.routers import AGE, BATCH, CONTEXT, FREE_SLOTS, FREE_TOKENS, STALE, UNSEEN
 from equipoise.fleet.kernel.state import NOBODY, QUEUED, RUNNING, USED, WHO
 from equipoise.fleet.kernel.world import prices_in, ranked_in, seen_in, settings_in, state_in
-from equipoise.replay.knowledge import replica_of
-from equipoise.replay.layout import ERASED, EXTRAPOLATED, LEDGER
 from equipoise.types import Ranks
 
 __all__ = [

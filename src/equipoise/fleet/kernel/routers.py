@@ -7,7 +7,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.replay.layout import EXACT, EXTRAPOLATED, PoolLayout, Settings
+from equipoise.fleet.kernel.layout import EXACT, EXTRAPOLATED, FleetSettings
+from equipoise.replay.layout import PoolLayout
 from equipoise.types import Floats2D, Ints, Ints2D, Ints3D
 
 __all__ = [
@@ -84,7 +85,7 @@ class Pictures(NamedTuple):
 
 
 def new_pictures(
-    pool: PoolLayout, settings: Settings, saturations: int, requests: int, *, by_instance: bool
+    pool: PoolLayout, settings: FleetSettings, saturations: int, requests: int, *, by_instance: bool
 ) -> Pictures:
     """Views of an empty pool; nothing known of it, which is all there is to know."""
     instances, width = pool.instances, pool.ranks_per_instance

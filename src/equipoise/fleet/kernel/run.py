@@ -47,6 +47,7 @@ from equipoise.fleet.kernel.layout import (
     ABORTED,
     BY_INSTANCE,
     COUNTS,
+    EXACT,
     FAILED,
     NO_PREEMPTION,
     PREFILL_POOL,
@@ -54,11 +55,12 @@ from equipoise.fleet.kernel.layout import (
     Draws,
     Extras,
     FleetOutcome,
+    FleetSettings,
     Life,
     Ranked,
 )
 from equipoise.fleet.kernel.life import arrive, computed, end_request, join_routers, lose
-from equipoise.fleet.kernel.lists import append, earliest, one_of, pop, set_clock, take_first
+from equipoise.fleet.kernel.lists import append, earliest, one_of, pop, replica_of, set_clock, take_first
 from equipoise.fleet.kernel.pictures import (
     count_dispatch,
     count_own,
@@ -97,11 +99,9 @@ from equipoise.policies.api import fits
 from equipoise.policies.views import take_requests
 from equipoise.replay.keeping import next_row, take_snapshot
 from equipoise.replay.kernel import sort_ascending
-from equipoise.replay.knowledge import replica_of
 from equipoise.replay.layout import (
     BAD_RANK,
     ENDED,
-    EXACT,
     MAX_ROUND,
     NO_ROOM,
     ORDERLESS_ROUNDS,
@@ -110,7 +110,6 @@ from equipoise.replay.layout import (
     TOTALS,
     Outcome,
     PoolLayout,
-    Settings,
     Work,
 )
 from equipoise.types import Floats2D, Ints2D, Memory
@@ -123,7 +122,7 @@ NO_EVENT, CHANGE, BOUNDARY, PREFILL_END, COMING = 0, 1, 2, 3, 4
 SIGNATURE = types.void(
     numba_type(Work),
     numba_type(PoolLayout),
-    numba_type(Settings),
+    numba_type(FleetSettings),
     numba_type(Life),
     numba_type(Ranked),
     numba_type(Extras),

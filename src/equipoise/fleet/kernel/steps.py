@@ -10,6 +10,7 @@ from equipoise._jit import jitable
 from equipoise.fleet.kernel.layout import (
     ABORTED,
     COUNTS,
+    EXTRAPOLATED,
     FAILED,
     FINISHED,
     NO_PREEMPTION,
@@ -17,7 +18,7 @@ from equipoise.fleet.kernel.layout import (
     TOO_MANY,
 )
 from equipoise.fleet.kernel.life import end_request
-from equipoise.fleet.kernel.lists import one_of, put_first
+from equipoise.fleet.kernel.lists import one_of, put_first, replica_of
 from equipoise.fleet.kernel.pictures import forget, held_tokens, learn_pace
 from equipoise.fleet.kernel.rows import (
     add_up,
@@ -59,8 +60,7 @@ from equipoise.fleet.kernel.world import (
     state_in,
     work_in,
 )
-from equipoise.replay.knowledge import replica_of
-from equipoise.replay.layout import ENDED, EXTRAPOLATED
+from equipoise.replay.layout import ENDED
 
 __all__ = ["admit", "end_step", "load_step", "make_room", "outgrown"]
 

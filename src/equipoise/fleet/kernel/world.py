@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from equipoise._jit import reader
 from equipoise.cost.prefill import PrefillPrices
-from equipoise.fleet.kernel.layout import Changes, Draws, Extras, FleetOutcome, Life, Ranked
+from equipoise.fleet.kernel.layout import Changes, Draws, Extras, FleetOutcome, FleetSettings, Life, Ranked
 from equipoise.fleet.kernel.routers import Pictures
 from equipoise.fleet.kernel.state import FleetState
-from equipoise.replay.layout import Outcome, PoolLayout, Settings, Work
+from equipoise.replay.layout import Outcome, PoolLayout, Work
 from equipoise.types import Prices
 
 __all__ = [
@@ -36,7 +36,7 @@ class World(NamedTuple):
 
     work: Work
     pool: PoolLayout
-    settings: Settings
+    settings: FleetSettings
     life: Life
     ranked: Ranked
     extras: Extras

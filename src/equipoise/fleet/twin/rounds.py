@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.fleet.kernel.layout import BY_INSTANCE, COUNTS
+from equipoise.fleet.kernel.layout import BY_INSTANCE, COUNTS, EXACT
 from equipoise.fleet.twin.life import lose
 from equipoise.fleet.twin.state import Fleet, Request
 from equipoise.fleet.twin.views import Views
@@ -34,7 +34,7 @@ def rounds(fleet: Fleet, views: Views, place: Place) -> bool:
         fleet.ended[ENDED.ROUNDS] += 1
         fleet.counts[COUNTS.DECISIONS] += len(asked)
         by_instance = fleet.life.split == BY_INSTANCE
-        if by_instance or fleet.settings.informed or fleet.settings.replicas > 1:
+        if by_instance or fleet.settings.knows != EXACT or fleet.settings.replicas > 1:
             chosen = _replicas_in_turn(fleet, views, place, asked, by_instance)
             if chosen is None:
                 return False
@@ -137,7 +137,7 @@ def ask(fleet: Fleet, asked: Sequence[Request]) -> Requests:
 def _in_groups(fleet: Fleet, view: Ranks, asked: Sequence[Request], place: Place, memory: int) -> list[int]:
     """A group for each request, then the policy inside it; one router alone with one group needs no choice."""
     bounds = fleet.layout.group_starts * fleet.width
-    groups, plain = len(bounds) - 1, not fleet.settings.informed and fleet.settings.replicas == 1
+    groups, plain = len(bounds) - 1, fleet.settings.knows == EXACT and fleet.settings.replicas == 1
     if groups == 1 and plain:
         part = np.full(len(asked), -1, dtype=np.int64)
         memories = Memory(fleet.memory_ints[0], fleet.memory_floats[0])

@@ -13,12 +13,14 @@ from typing import Any
 
 from equipoise.cost.prefill import PrefillPrices
 from equipoise.fleet.kernel.layout import (
+    EXACT,
     FAILED,
     PREFILL_POOL,
     Changes,
     Draws,
     Extras,
     FleetOutcome,
+    FleetSettings,
     Life,
     Ranked,
 )
@@ -28,7 +30,14 @@ from equipoise.fleet.twin.rounds import rounds
 from equipoise.fleet.twin.state import Fleet
 from equipoise.fleet.twin.steps import end_step, start_step
 from equipoise.fleet.twin.views import Views
-from equipoise.replay.layout import ENDED, ORDERLESS_ROUNDS, STUCK, Outcome, PoolLayout, Settings, Work
+from equipoise.replay.layout import (
+    ENDED,
+    ORDERLESS_ROUNDS,
+    STUCK,
+    Outcome,
+    PoolLayout,
+    Work,
+)
 from equipoise.types import Floats, Ints, Prices
 
 __all__ = ["run_reference"]
@@ -40,7 +49,7 @@ _CHANGE, _BOUNDARY, _PREFILL, _COMING = range(4)
 def run_reference(
     work: Work,
     layout: PoolLayout,
-    settings: Settings,
+    settings: FleetSettings,
     life: Life,
     ranked: Ranked,
     extras: Extras,
@@ -116,7 +125,7 @@ def _turn(
                 end_step(fleet, views, instance, finished)
 
     arrivals(fleet, prefill)
-    if fleet.settings.informed:
+    if fleet.settings.knows != EXACT:
         views.deliver()
     ready = any(instance.ready for instance in fleet.instances)
     if fleet.queue and (ready or event is None or kind in (_CHANGE, _BOUNDARY)):
@@ -149,7 +158,7 @@ def _next_event(fleet: Fleet, prefill: PrefillPool) -> tuple[float, int, int] | 
 
 def _wait(fleet: Fleet, views: Views) -> bool:
     """Nothing is going to happen by itself; False: the policy has left requests waiting for too long."""
-    if fleet.settings.informed:
+    if fleet.settings.knows != EXACT:
         delivery_s = views.next_delivery_s()
         if delivery_s != math.inf:
             fleet.now = max(fleet.now, delivery_s)

@@ -9,8 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from equipoise.cost.prefill import PrefillPrices
-from equipoise.fleet.kernel.layout import NOT_ENDED, Changes, Draws, Extras, FleetOutcome, Life, Ranked
-from equipoise.replay.layout import Outcome, PoolLayout, Settings, Work
+from equipoise.fleet.kernel.layout import (
+    NOT_ENDED,
+    Changes,
+    Draws,
+    Extras,
+    FleetOutcome,
+    FleetSettings,
+    Life,
+    Ranked,
+)
+from equipoise.replay.layout import Outcome, PoolLayout, Work
 from equipoise.types import Floats, Ints, Prices
 
 __all__ = ["ARRIVES", "READY", "Fleet", "Instance", "Rank", "Request", "of"]
@@ -121,7 +130,7 @@ class Fleet:
         self,
         work: Work,
         layout: PoolLayout,
-        settings: Settings,
+        settings: FleetSettings,
         life: Life,
         ranked: Ranked,
         extras: Extras,

@@ -12,6 +12,7 @@ from equipoise.fleet.kernel.layout import (
     ABORTED,
     BY_INSTANCE,
     COUNTS,
+    EXACT,
     FAILED,
     FINISHED,
     NO_PREEMPTION,
@@ -234,7 +235,7 @@ def end_step(fleet: Fleet, views: Views, instance: Instance, finished: Callable[
         for q in sorted(done, key=lambda q: q.row):
             _learn(fleet, q, finished)
     views.bring_up_to_date(instance)
-    if fleet.settings.informed:
+    if fleet.settings.knows != EXACT:
         views.step_ended(instance)
 
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from equipoise.fleet.kernel.layout import ERASED, EXACT, EXTRAPOLATED, LEDGER
 from equipoise.fleet.twin.state import Fleet, Instance, Rank, Request
 from equipoise.policies.views import empty_ranks
-from equipoise.replay.layout import ERASED, EXACT, EXTRAPOLATED, LEDGER
 from equipoise.types import Ints, Ints3D, Ranks
 
 __all__ = ["Views"]
@@ -35,7 +35,7 @@ class Views:
         self.fleet = fleet
         settings, ranks = fleet.settings, len(fleet.ranks)
         self.lengths: list[int] = np.asarray(fleet.prices.saturation_tokens).tolist()
-        self.knows = settings.knows if settings.informed else EXACT
+        self.knows = settings.knows if settings.knows != EXACT else EXACT
         channels = 4 + len(self.lengths)
         shape = (settings.replicas, channels, ranks)
         self.own: Ints3D = np.zeros(shape, dtype=np.int64)

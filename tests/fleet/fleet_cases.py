@@ -18,6 +18,7 @@ from equipoise.fleet.kernel.layout import (
     Draws,
     Extras,
     FleetOutcome,
+    FleetSettings,
     Life,
     Ranked,
     new_fleet_outcome,
@@ -112,7 +113,7 @@ class Case:
 
     work: Work
     layout: PoolLayout
-    settings: Settings
+    settings: FleetSettings
     life: Life
     ranked: Ranked
     extras: Extras
@@ -141,8 +142,9 @@ class Case:
     def replayed(self) -> Outcome:
         """Outcome of the replay's own twin, to which all that this file switches on is unknown."""
         out = self.blank()
+        plain = Settings(*self.settings[: len(Settings._fields)])
         reference.run_reference(
-            self.work, self.layout, self.settings, self.prices, self.place, self.finished, self.params,
+            self.work, self.layout, plain, self.prices, self.place, self.finished, self.params,
             self.memory_ints.copy(), self.memory_floats.copy(), out,
         )  # fmt: skip
         return out
@@ -184,7 +186,7 @@ def case_of(
     layout, prices, n = pool.layout(), cost.prices(), len(trace)
     if trace.context_tokens.min() > layout.kv_capacity_tokens - layout.growth_reserve_tokens:
         return None
-    how = Settings(
+    how = FleetSettings(
         saturated=int(mode == "saturated"),
         concurrency=concurrency,
         seconds_per_unit=cost.us_per_unit * 1e-6,
@@ -195,7 +197,6 @@ def case_of(
         snapshot_first=snapshots.first,
         snapshot_every=snapshots.every,
         tells_finished=int(policy.spec.finished is not None),
-        informed=int(not information.plain),
         knows=("exact", "ledger", "acknowledged", "erased", "extrapolated").index(information.knows),
         replicas=information.replicas,
         report_period_steps=information.period_steps,

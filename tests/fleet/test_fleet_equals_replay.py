@@ -13,7 +13,7 @@ from equipoise.cost.step_cost import Saturation, StepCost, Term
 from equipoise.fleet import Deployment, simulate
 from equipoise.fleet.kernel.layout import COUNTS, PARTS
 from equipoise.policies.registry import BUILT_IN
-from equipoise.replay import Information, Pool, SnapshotPlan, replay
+from equipoise.replay import Pool, SnapshotPlan, replay
 from equipoise.replay.layout import ENDED
 from equipoise.traces import synth
 from equipoise.traces.trace import Trace
@@ -31,13 +31,6 @@ COSTS = {
         barrier="step",
         us_per_unit=150.0,
     ),
-}
-KNOWN = {
-    "exact": Information(),
-    "replicas": Information("exact", 3),
-    "a ledger": Information("ledger", 2, period_steps=3, delay_steps=2),
-    "acknowledged": Information("acknowledged", 2, delay_s=0.004),
-    "erased": Information("erased", 4, period_steps=2),
 }
 
 
@@ -60,9 +53,8 @@ def assert_equal(trace, pool, policy, cost, **how):
         "keep_requests": True,
         "snapshots": SnapshotPlan(40, first=7, every=5),
     } | how
-    information = how.pop("information", Information())
-    expected = replay(trace, pool, policy, cost, information=information, engine="kernel", **how)
-    found = simulate(trace, Deployment(pool, information=information), policy, cost, engine="kernel", **how)
+    expected = replay(trace, pool, policy, cost, engine="kernel", **how)
+    found = simulate(trace, Deployment(pool), policy, cost, engine="kernel", **how)
     if not how.get("drain", True):  # what is left is counted otherwise
         expected.outcome.ended[ENDED.RESIDUE] = found.outcome.ended[ENDED.RESIDUE]
     assert as_bytes(found.outcome) == as_bytes(expected.outcome)
@@ -85,15 +77,6 @@ def test_one_instance(policy, cost):
         assert run.counted_steps > 50
     assert timed.blocked_requests > 0  # limits were felt
     assert not np.array_equal(timed.outcome.rank, full.outcome.rank)
-
-
-@pytest.mark.parametrize("known", [k for k in KNOWN if k != "exact"])
-@pytest.mark.parametrize("policy", BUILT_IN)
-def test_one_instance_whatever_routers_know(policy, known):
-    assert_equal(
-        bunches(400), POOL, policy, COSTS["staircase, a barrier a step"], mode="timed", rate_scale=2.0,
-        information=KNOWN[known],
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", BUILT_IN)

@@ -28,14 +28,14 @@ from equipoise.fleet import (
     StepExtras,
     Transfer,
 )
-from equipoise.fleet.kernel.layout import COUNTS
+from equipoise.fleet.kernel.layout import ACKNOWLEDGED, COUNTS, ERASED, EXACT, LEDGER
 from equipoise.policies import get
 from equipoise.policies.api import placement
 from equipoise.policies.least_batch import SPEC as LEAST_BATCH
 from equipoise.policies.least_tokens import SPEC as LEAST_TOKENS
 from equipoise.policies.registry import BUILT_IN
 from equipoise.replay import Information, Pool, SnapshotPlan
-from equipoise.replay.layout import ACKNOWLEDGED, ENDED, ERASED, EXACT, LEDGER, SERIES
+from equipoise.replay.layout import ENDED, SERIES
 from equipoise.types import Memory, Ranks
 
 CHOOSE_WHOM = ("trtllm_kv_admission", "br0", "brh", "bf_io")
@@ -344,9 +344,9 @@ def test_a_ledger_of_all_requests_is_the_truth_however_old_the_reports(case, per
     if case is None:
         return
     memoryless(case)
-    exact = run_case(with_view(case, informed=0, knows=EXACT, replicas=1), run_kernel)
+    exact = run_case(with_view(case, knows=EXACT, replicas=1), run_kernel)
     ledger = with_view(
-        case, informed=1, knows=LEDGER, replicas=1, report_period_steps=period, report_delay_steps=delay_steps,
+        case, knows=LEDGER, replicas=1, report_period_steps=period, report_delay_steps=delay_steps,
         report_delay_s=delay_s,
     )  # fmt: skip
     same(exact, run_case(ledger, run_kernel))
@@ -362,8 +362,8 @@ def test_reports_of_every_step_without_delay_are_the_truth(case, knows):
         return
     case.life = case.life._replace(report_period_s=0.0)
     memoryless(case)
-    exact = run_case(with_view(case, informed=0, knows=EXACT, replicas=1), run_kernel)
-    same(exact, run_case(with_view(case, informed=1, knows=knows, replicas=1), run_kernel))
+    exact = run_case(with_view(case, knows=EXACT, replicas=1), run_kernel)
+    same(exact, run_case(with_view(case, knows=knows, replicas=1), run_kernel))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

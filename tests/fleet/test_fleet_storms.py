@@ -21,6 +21,7 @@ from equipoise.fleet.kernel.layout import (
     DIE,
     DRAIN,
     DROPPED,
+    EXTRAPOLATED,
     FAILED,
     FINISHED,
     NO_PREEMPTION,
@@ -33,7 +34,7 @@ from equipoise.fleet.kernel.layout import (
 )
 from equipoise.policies.api import placement
 from equipoise.policies.least_tokens import SPEC as LEAST_TOKENS
-from equipoise.replay.layout import ENDED, EXTRAPOLATED, SERIES
+from equipoise.replay.layout import ENDED, SERIES
 
 STORM = ("leaving", "changes", "preemption", "speculation")
 STEPS = 1 << 13

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from fleet_cases import as_bytes, case_of, quick
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.cost.step_cost import StepCost, Term
 from equipoise.fleet.kernel.layout import COUNTS, PARTS
-from equipoise.replay import Information, Pool, SnapshotPlan
+from equipoise.replay import Pool, SnapshotPlan
 from equipoise.replay.layout import ENDED, TOTALS
 from equipoise.testing.strategies import costs, policies, pools, traces
 from equipoise.traces.trace import Trace
@@ -75,38 +75,6 @@ def test_many_instances_without_limits(trace, pool, policy, cost, chosen):
     """Where ranks are limited, the replay lets in what was placed during a step, whatever has grown since."""
     pool = Pool(instances=pool.instances, ranks=pool.ranks, groups=pool.groups)
     assert_equal(case_of(trace, pool, policy, cost, **chosen))
-
-
-@st.composite
-def information(draw):
-    """Every kind of picture, young and old, on time and late."""
-    knows = draw(st.sampled_from(["exact", "ledger", "acknowledged", "erased"]))
-    replicas = draw(st.integers(1, 4))
-    if knows == "exact":
-        return Information(knows, replicas)
-    return Information(
-        knows,
-        replicas,
-        period_steps=draw(st.integers(1, 5)),
-        delay_steps=draw(st.integers(0, 6)),
-        delay_s=draw(st.sampled_from([0.0, 0.0, 1e-3, 0.3])),
-    )
-
-
-@quick(60)
-@given(traces(), pools().map(one_instance), policies(), costs(), options(), information())
-def test_one_instance_whatever_routers_know(trace, pool, policy, cost, chosen, informed):
-    assert_equal(case_of(trace, pool, policy, cost, information=informed, **chosen))
-
-
-@quick(40)
-@given(traces(), pools(), policies(), costs(), options(), information())
-def test_many_instances_whatever_routers_know(trace, pool, policy, cost, chosen, informed):
-    """Engines of informed runs admit by what has room at that moment, as fleets do: limits do not matter."""
-    case = case_of(trace, pool, policy, cost, information=informed, **chosen)
-    if informed.knows != "exact" and pool.instances > 1:  # pictures here do not say when an instance starts
-        assume(policy.name not in ("foresight", "equipoise"))
-    assert_equal(case)
 
 
 def test_beyond_one_round():

@@ -184,7 +184,6 @@ def replay_job(
         seed=job.seed,
         rate_scale=rate_scale,
         group_policy=setting.group_policy,
-        information=setting.information,
         warmup_turnovers=job.warmup_turnovers,
         drain=timed,  # the last requests' latencies count, the last steps do not
         snapshots=snapshots,

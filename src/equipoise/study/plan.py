@@ -61,10 +61,8 @@ class Setting:
         """The deployment to simulate; None where the offline study replays all there is."""
         if self.deployment is not None:
             return self.deployment
-        i = self.information
-        only_there = i.knows == "extrapolated" or i.split == "instance" or i.period_s > 0
-        if self.mode == "sessions" or only_there:
-            return Deployment(self.pool, information=i)
+        if self.mode == "sessions" or not self.information.plain:
+            return Deployment(self.pool, information=self.information)
         return None
 
 

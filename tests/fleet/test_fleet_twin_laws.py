@@ -9,7 +9,7 @@ from fleet_cases import quick
 from fleet_strategies import fleets
 from hypothesis import event, given
 
-from equipoise.fleet import layout as fleet
+from equipoise.fleet.kernel import layout as fleet
 from equipoise.fleet.kernel.layout import COUNTS, PARTS
 from equipoise.replay.layout import ENDED, SERIES, STUCK, TOTALS
 

@@ -160,7 +160,7 @@ def test_ranks_of_an_instance_have_no_names():
 
     @seeds(100)
     @given(
-        fleets(always=("changes",), never=("few_rows", "information", "by_instance")),
+        fleets(always=("changes", "prefill", "uneven"), never=("few_rows", "information", "by_instance")),
         st.booleans(),
         st.integers(0, 999),
     )

@@ -234,6 +234,8 @@ def test_ranks_stay_within_capacity_and_batch():
         assert np.array_equal(rows[:, SERIES.MEAN_CONTEXT], context.sum(axis=1) / width)
         if case.life.preemption != NO_PREEMPTION:
             assert not rows[:, SERIES.OVER_CAPACITY].any()
+            # nor do they end above it: every row that decodes grows by a token at least
+            assert (context + batch <= case.ranked.kv_capacity_tokens[first]).all()
             seen["kept within"] += 1
             seen["full"] += bool((context > 0.8 * case.ranked.kv_capacity_tokens[first]).any())
         else:

@@ -12,8 +12,8 @@ See docs/explain/policy.md for why. At a step boundary:
    rank that stays within both limits; what fits on none goes to the lightest rank below the cap. The first cap under
    which everything fits ends the search; of those tried the one with the cheapest step is taken, the lower of equals.
    Where weight is all that matters there is no cap, and one try.
-4. With ``hold_steps`` above 1, requests offered fewer times than that may stay where they do not fit into the first box:
-   that is tried too, a request that stays being charged its share of an even step.
+4. With ``hold_steps`` above 1, requests offered fewer times than that may stay where they do not fit into the first
+   box: that is tried too, a request that stays being charged its share of an even step.
 """
 
 from __future__ import annotations

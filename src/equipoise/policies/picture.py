@@ -13,7 +13,7 @@ chosen by others as well, more than twice as often as the average rank, requests
 ones: as many as others send for one of ours, of recent sizes, placed by the same rule and then thrown away.
 
 Where no ends are told, or aborts are not, what the policy takes to be running exceeds what is reported. Then the report
-counts, with what was sent since.
+counts, with what was sent since, and requests of others are imagined for as many steps as it is old.
 """
 
 from __future__ import annotations
@@ -126,4 +126,5 @@ def correct(
                     most = min(most, int(saturated[r, s] * (context[r] / shown)))
                 saturated[r, s] = most
     herding = 0.5 * (floats[HITS] + 1.0) / (floats[CHANCE] + 1.0) - 1.0
-    return rate * least * min(max(herding, 0.0), 1.0)
+    boundaries = 1 if plausible else 1 + ranks.report_age_steps.max()
+    return rate * least * boundaries * min(max(herding, 0.0), 1.0)

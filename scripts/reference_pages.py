@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import App
 
+from deployment_tables import TABLES, table_of
 from equipoise import errors
 from equipoise.cli.app import app
 from equipoise.policies import PolicySpec, spec
@@ -178,6 +179,12 @@ def pages() -> dict[Path, str]:
             **{f"policy {name}": lambda name=name: policy(name) for name in BUILT_IN},
         },
         reference / "errors.md": {"classes": error_classes},
+        reference / "deployment-files.md": {
+            f"table {name}": lambda name=name: _table(
+                ["key", "value", "default", "meaning"], list(table_of(name))
+            )
+            for name in TABLES
+        },
     }
     fresh = {}
     for path, bodies in parts.items():

@@ -79,6 +79,7 @@ def test_what_routers_know_is_said_and_changes_the_result(capsys: pytest.Capture
     plain = json.loads(run(capsys, "compare", *FAST, *POLICIES, "--json")[1])
     late = json.loads(run(capsys, "compare", *FAST, *POLICIES, *options, "--json")[1])
     told = {"knows": "erased", "replicas": 2, "period_steps": 8, "delay_steps": 0, "delay_s": 0.001}
+    told |= {"period_s": 0.0, "split": "request"}
     assert {json.dumps(c["information"]) for c in late["cells"]} == {json.dumps(told)}
     assert {c["information"] for c in plain["cells"]} == {None}
     assert late["cells"][1]["excess"]["mean"] > plain["cells"][1]["excess"]["mean"]

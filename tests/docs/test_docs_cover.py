@@ -168,6 +168,23 @@ def test_every_key_of_a_cost_file() -> None:
         assert key in shown, f"no example with {key}"
 
 
+def test_every_key_of_a_deployment_file() -> None:
+    from dataclasses import fields as fields_of
+
+    from equipoise.fleet.files import LISTS, TABLES, loads
+
+    page = text_of("reference/deployment-files.md")
+    for name, part in TABLES.items():
+        title = f"[[{name}]]" if name in LISTS else f"[{name}]"
+        section = page.partition(f"## `{title}`")[2].partition("\n## ")[0]
+        for field in fields_of(part):
+            row = re.search(rf"^\| `{field.name}` \| (.+) \| (.+) \| (.+) \|$", section, re.MULTILINE)
+            assert row is not None, f"{title} {field.name}"
+            assert all(len(cell) > 1 for cell in row.groups()), row
+    for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
+        assert loads(text).pool.instances == 2
+
+
 def test_every_key_of_a_fit() -> None:
     from equipoise.calibrate.calibration import schema as fit_schema
 

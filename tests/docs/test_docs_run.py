@@ -28,12 +28,19 @@ OTHERS = {"derive-a-cost.md", "bring-your-trace.md"}
 PAGES = sorted([*DOCS.glob("tutorial/*.md"), *(p for p in DOCS.glob("howto/*.md") if p.name not in OTHERS)])
 WITH_REPORT = {"first-study.md"}
 """Reports take seconds, so one page writes one."""
-SWITCHES = {"--json", "--no-report", "--report", "--quiet"}
+SWITCHES = {"--json", "--no-report", "--report", "--quiet", "--list"}
 
 
 def small(arguments: list[str], page: str) -> list[str]:
-    """A `compare` or `tune` command on a pool of a few ranks."""
+    """A `compare` or `tune` command on a pool of a few ranks; of a deployment, which has its own, a short run."""
     options = dict(_pairs(arguments[1:]))
+    if arguments[0] == "simulate" or "--deployment" in options:
+        if not {"--list", "--show"} & set(options):
+            options["--requests"], options["--seeds"] = ["1000"], ["1"]
+            options["--warmup-turnovers"] = ["0"]
+        if "--timeline-window" in options:
+            options["--timeline-window"] = ["1:1.1"]
+        return _words(arguments[0], options)
     instances = min(int(_last(options.get("--instances", ["1"]))), 10)
     ranks = 2 if instances > 1 else 4
     concurrency = instances * ranks * 4
@@ -43,7 +50,11 @@ def small(arguments: list[str], page: str) -> list[str]:
         options["--refinements"] = ["2"]
     if arguments[0] == "compare" and page not in WITH_REPORT:
         options["--no-report"] = []
-    shrunk = [arguments[0]]
+    return _words(arguments[0], options)
+
+
+def _words(command: str, options: dict[str, list[str]]) -> list[str]:
+    shrunk = [command]
     for name, values in options.items():
         shrunk += values if name == "" else [name] if not values else [t for v in values for t in (name, v)]
     return shrunk
@@ -73,7 +84,7 @@ def run_command(line: str, page: str) -> tuple[str | None, int]:
     arguments = shlex.split(words)
     if arguments[0] != "equipoise":
         return run_other(arguments), 0
-    shrunk = arguments[1] in ("compare", "tune")
+    shrunk = arguments[1] in ("compare", "tune", "simulate")
     arguments = small(arguments[1:], page) if shrunk else arguments[1:]
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:

@@ -43,6 +43,9 @@ CHOOSE_WHOM = ("trtllm_kv_admission", "br0", "brh", "bf_io")
 LOOKS_AHEAD = ("brh", "bf_io", "fast_phi", "equipoise")
 """Policies that ask when an instance starts its next step, which pictures of several instances do not say."""
 
+DOUBTS = ("equipoise",)
+"""Policies that trust an old report less: ends that they are not told of look like requests of others."""
+
 
 def seeds(examples):
     """Examples that are seeds: nothing to shrink."""
@@ -370,6 +373,8 @@ def test_reports_of_every_step_without_delay_are_the_truth(case, knows):
 def test_a_ledger_is_the_truth_for_every_policy(name):
     dies, comes = Change(2.0, "die", 0, 1, 0.2), Change(5.0, "return", 0, 1)
     one = {"pool": Pool(1, 4, kv_capacity_tokens=1500, max_batch=8), "hardware": (), "changes": (dies, comes)}
+    if name in DOUBTS:
+        one |= {"changes": (), "clients": Clients()}
     pools = [one]
     if name not in LOOKS_AHEAD:
         pools.append({})

@@ -110,7 +110,8 @@ def compare(
         How a group is chosen: least_batch, least_tokens or both.
     knows
         What a router knows of the ranks: exact, the true state; ledger, its own requests exactly and the rest by
-        reports; extrapolated, the same but its own by their age; acknowledged, reports and its own dispatches they have not seen; erased, reports that overwrite it.
+        reports; extrapolated, the same, its own by their age from report to report; acknowledged, reports and its own
+        dispatches they have not seen; erased, reports that overwrite it.
     replicas
         Routers that place requests side by side, each with a picture of its own.
     report_period_steps

@@ -94,7 +94,15 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Moving the KV cache from prefill to decode: ``fixed_s`` plus ``s_per_token`` for every context token."""
+    """Moving the KV cache from prefill to decode.
+
+    Parameters
+    ----------
+    fixed_s : float
+        Every request.
+    s_per_token : float
+        And for every context token.
+    """
 
     fixed_s: float = 0.0
     s_per_token: float = 0.0
@@ -267,7 +275,7 @@ class Losses:
     retry_s : float
         So much later they arrive again, their answer so far kept, nothing cached.
     most_tries : int
-        After so many losses they fail.
+        After more losses they fail.
     """
 
     retry_s: float = 1.0
@@ -280,7 +288,15 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a request must meet to count as good: time to first token, and time per token after it; None: no bound."""
+    """What a request must meet to count as good.
+
+    Parameters
+    ----------
+    ttft_ms : float, optional
+        Time to first token; None: no bound.
+    tpot_ms : float, optional
+        Time per token after it.
+    """
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
@@ -298,8 +314,9 @@ class Hardware:
     Parameters
     ----------
     first, last : int
+        Instances, numbered from 0.
     kv_capacity_tokens, max_batch : int, optional
-        Of each of their ranks.
+        Of each of their ranks; None: as the pool has it.
     speed : float
         1: as the step cost says; 0.5: everything a rank computes takes twice as long.
     """
@@ -333,6 +350,7 @@ class Change:
         lost; ``return``: it is back, empty. A dead rank whose engine cannot go on without it takes its instance along:
         let the instance die.
     instance : int
+        Numbered from 0.
     rank : int, optional
         Inside the instance; None: all of them.
     notice_s : float

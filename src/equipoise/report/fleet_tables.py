@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,6 @@ from functools import lru_cache
 
 import numpy as np
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
 from equipoise.fleet import FleetResult, RequestMetrics
@@ -34,6 +31,10 @@ class _Column:
 
     title: str
     values: list[str]
+
+    @property
+    def width(self) -> int:
+        return max(len(text) for text in (*self.title.split("\n"), *self.values)) + 1
 
 
 def print_simulated(found: Sequence[Simulated], console: Console, *, by: Sequence[By] = ()) -> None:
@@ -161,31 +162,25 @@ def _legend(found: Sequence[Simulated]) -> str:
 
 def _print(console: Console, found: Sequence[Simulated], columns: Sequence[_Column]) -> None:
     """As many tables as the columns need, each as wide as the terminal allows."""
+    labels = [s.policy.label for s in found]
+    word = min(LONG_WORD, max(len(w) for label in labels for w in ("policy", *label.split())))
     rest = list(columns)
     while rest:
-        shown = len(rest)
-        while shown > 1 and _least_width(_table(found, rest[:shown]), found) > console.width:
-            shown -= 1
-        console.print(_table(found, rest[:shown]))
-        rest = rest[shown:]
+        shown, room = 0, console.width
+        while shown < len(rest) and (shown == 0 or room - 1 - rest[shown].width >= word):
+            room -= 1 + rest[shown].width
+            shown += 1
+        table = plain_table()
+        table.add_column(
+            "policy", overflow="fold", width=min(max(room, word), max(map(len, [*labels, "policy"])))
+        )
+        for column in rest[:shown]:
+            table.add_column(column.title, justify="right", no_wrap=True)
+        for i, label in enumerate(labels):
+            table.add_row(Text(label), *(column.values[i] for column in rest[:shown]))
+        console.print(table)
         console.print()
-
-
-def _table(found: Sequence[Simulated], columns: Sequence[_Column]) -> Table:
-    table = plain_table()
-    table.add_column("policy", overflow="fold")
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    for i, simulated in enumerate(found):
-        table.add_row(Text(simulated.policy.label), *(column.values[i] for column in columns))
-    return table
-
-
-def _least_width(table: Table, found: Sequence[Simulated]) -> int:
-    """Columns a table takes at least: numbers whole, labels folded between words."""
-    word = max(len(w) for s in found for w in ("policy", *s.policy.label.split()))
-    console = Console(file=io.StringIO(), width=10_000)
-    return Measurement.get(console, console.options, table).minimum - word + min(word, LONG_WORD)
+        rest = rest[shown:]
 
 
 def _mean(simulated: Simulated, value: Callable[[FleetResult], float]) -> float:

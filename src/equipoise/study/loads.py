@@ -95,7 +95,7 @@ def rate_for(trace: Trace, cost: StepCost, deployment: Deployment, concurrency: 
     if deployment.prefill.where == "ranks":
         step_s += _mixed_s(trace, cost, deployment, requests / pool.ranks * tokens)
     wanted_per_s = concurrency * tokens / (float(trace.output_tokens.mean()) * step_s)
-    return wanted_per_s / recorded_rate_per_s(trace)
+    return wanted_per_s * _span_s(trace) / len(trace)
 
 
 def redrawn(trace: Trace, preset: str, seed: int, factor: float) -> Trace:
@@ -153,6 +153,10 @@ def recorded_rate_per_s(trace: Trace) -> float:
     InputError
         All arrive at once.
     """
+    return len(trace) / _span_s(trace)
+
+
+def _span_s(trace: Trace) -> float:
     span_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     if span_s <= 0:
         raise InputError(
@@ -160,7 +164,7 @@ def recorded_rate_per_s(trace: Trace) -> float:
             where=f"trace {trace.name!r}",
             fix="use saturated mode",
         )
-    return len(trace) / span_s
+    return span_s
 
 
 def _spread(total: int, ranks: int) -> Ints:

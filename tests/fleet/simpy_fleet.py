@@ -61,7 +61,7 @@ class SimPyFleet:
         self.running = [False] * plan.instances
         self.bell = [None] * plan.instances
         self.void = [None] * plan.instances
-        self.coming, self.waiting, self.looked, self.arrivals = [], [], -1.0, 0
+        self.coming, self.waiting, self.arrivals = [], [], 0
         for i in range(plan.instances):
             self.env.process(self.instance(i))
         if plan.prefill:
@@ -159,13 +159,10 @@ class SimPyFleet:
         """First come, first served."""
         self.waiting += sorted(self.coming, key=self.turn_of)
         self.coming = []
-        self.looked = self.env.now
 
     def turn_of(self, q):
-        """Whose prompt was computed and moved since the routers last looked stands where it arrived, not where it got
-        ready."""
-        stands = "came" if q.told["came"] > self.looked and not self.plan.prefill else "queued"
-        return q.told[stands], q.told["arrival"]
+        """In the order in which they got ready."""
+        return q.told["queued"], q.told["arrival"]
 
     def look(self):
         self.queue_up()

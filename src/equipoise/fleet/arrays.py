@@ -74,8 +74,8 @@ def following_turns(session: Ints) -> SmallInts:
 def cached_prefix(trace: Trace) -> Ints:
     """Context tokens of each request that its predecessor's context and answer hold; 0 for a first turn.
 
-    A trace begins in the middle of conversations: a later turn whose predecessor lies before it was served, too. What it
-    adds is not known; it is taken to be as much as the later turns of the trace add on average.
+    A trace begins in the middle of conversations: a later turn whose predecessor lies before it was served, too. What
+    it adds is not known; it is taken to be as much as the later turns of the trace add on average.
     """
     following = following_turns(np.asarray(trace.session))
     cached = np.zeros(len(trace), dtype=np.int64)

@@ -101,11 +101,15 @@ def join_routers(world, request, time, now):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def computed(world, request, time, now):  # type: ignore[no-untyped-def]
-    """A request's prompt is computed (or need not be): its cache travels, and it joins the routers' queue."""
+def computed(world, request, at, time, now):  # type: ignore[no-untyped-def]
+    """A request's prompt is computed (or need not be): its cache travels, and it joins the routers' queue.
+
+    Only what is there at the moment `at` of the event itself joins at once: what gets ready later, if before `now`,
+    takes its turn among all that comes.
+    """
     life, settings, state = life_in(world), settings_in(world), state_in(world)
     ready = time + (life.transfer_s + state.requests[request].size * life.transfer_s_per_token)
-    if ready <= now or settings.saturated:
+    if ready <= at or settings.saturated:
         join_routers(world, request, ready, now)
     else:
         come_later(world, ready, request, 1)
@@ -133,11 +137,12 @@ def arrive(world, largest, request, time, now):  # type: ignore[no-untyped-def]
     if life.prefill == PREFILL_POOL and missing > 0:
         queue_prompt(world, request, missing)
         return
+    at = time
     if life.prefill == DELAYED:
         time += life.prefill_s + missing * life.prefill_s_per_token
     elif life.prefill == ON_RANKS:
         state.requests[request].owed = missing
-    computed(world, request, time, now)
+    computed(world, request, at, time, now)
 
 
 @jitable

@@ -14,7 +14,8 @@ A replica's picture of a rank is, for every load (requests, context, resident to
 
 Loads are kept in channels: 0 requests, 1 context tokens, 2 resident tokens, 3 ... K, and last the dispatches ever made.
 A picture is brought up to date when its instance ends a step, when a report of it comes in and when the replica sends
-a request there; in between it keeps its numbers.
+a request there; in between it keeps its numbers. A guess of one's own share may be above what is reported of all:
+nothing is shown below 0.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ def refresh(world, reserve, k, rank, instance):  # type: ignore[no-untyped-def]
             seen.saturated[k, rank, s] = state.saturated[RUNNING, rank, s] + state.saturated[QUEUED, rank, s]
     else:
         told, own, base = seen.told, seen.own[k], seen.base[k]
-        batch = told[0, rank] + own[0, rank] - base[0, rank]
-        context = told[1, rank] + own[1, rank] - base[1, rank]
-        resident = told[2, rank] + own[2, rank] - base[2, rank]
+        batch = max(0, told[0, rank] + own[0, rank] - base[0, rank])
+        context = max(0, told[1, rank] + own[1, rank] - base[1, rank])
+        resident = max(0, told[2, rank] + own[2, rank] - base[2, rank])
         for s in range(seen.saturated.shape[2]):
-            seen.saturated[k, rank, s] = told[3 + s, rank] + own[3 + s, rank] - base[3 + s, rank]
+            seen.saturated[k, rank, s] = max(0, told[3 + s, rank] + own[3 + s, rank] - base[3 + s, rank])
         if settings.knows != LEDGER and settings.knows != EXTRAPOLATED:
             seen.shown[UNSEEN, k, rank] = own[-1, rank] - base[-1, rank]
         seen.shown[AGE, k, rank] = state.instances[instance].steps - seen.reported[instance].told_step
@@ -97,19 +98,19 @@ def refresh_instance(world, reserve, width, instance):  # type: ignore[no-untype
         report, own, base = seen.told, seen.own[k], seen.base[k]
         shown, age = seen.shown, state.instances[instance].steps - seen.reported[instance].told_step
         for r in range(first, last):
-            shown[BATCH, k, r] = report[0, r] + own[0, r] - base[0, r]
+            shown[BATCH, k, r] = max(0, report[0, r] + own[0, r] - base[0, r])
         for r in range(first, last):
-            shown[CONTEXT, k, r] = report[1, r] + own[1, r] - base[1, r]
+            shown[CONTEXT, k, r] = max(0, report[1, r] + own[1, r] - base[1, r])
         for s in range(seen.saturated.shape[2]):
             for r in range(first, last):
-                seen.saturated[k, r, s] = report[3 + s, r] + own[3 + s, r] - base[3 + s, r]
+                seen.saturated[k, r, s] = max(0, report[3 + s, r] + own[3 + s, r] - base[3 + s, r])
         if settings.knows != LEDGER and settings.knows != EXTRAPOLATED:
             for r in range(first, last):
                 shown[UNSEEN, k, r] = own[-1, r] - base[-1, r]
         for r in range(first, last):
             shown[AGE, k, r] = age
             slots = 0 if state.ranks[r].closed else ranked.max_batch[r] - shown[BATCH, k, r]
-            room = ranked.kv_capacity_tokens[r] - reserve - (report[2, r] + own[2, r] - base[2, r])
+            room = ranked.kv_capacity_tokens[r] - reserve - max(0, report[2, r] + own[2, r] - base[2, r])
             shown[FREE_SLOTS, k, r] = slots
             shown[FREE_TOKENS, k, r] = room if slots > 0 else -1
     if seen.shown.shape[1] == told:

@@ -47,6 +47,7 @@ from equipoise.fleet.kernel.layout import (
     ABORTED,
     BY_INSTANCE,
     COUNTS,
+    DELAYED,
     EXACT,
     FAILED,
     NO_PREEMPTION,
@@ -211,6 +212,11 @@ def _kernel() -> Any:
         told_reports = settings.knows != EXACT
         exact = len(seen.own)  # number of the exact view, where there is one
         shares = life.split == BY_INSTANCE
+        # Where requests come on from an earlier stage, the load begins to fall with the last arrival.
+        staged = life.sessions or (
+            not settings.saturated
+            and (life.prefill in (DELAYED, PREFILL_POOL) or life.transfer_s + life.transfer_s_per_token > 0)
+        )
         owners = settings.replicas if shares else 0
         groups = len(state.bounds) - 1
         to_arrive = n if settings.saturated else len(life.first_rows)
@@ -327,7 +333,7 @@ def _kernel() -> Any:
                         left -= tokens
                         if state.requests[q].left == 0:
                             take_first(state.lists, state.requests, len(state.ranks) + rank)
-                            computed(world, q, now, now)
+                            computed(world, q, now, now, now)
                 start_prefill(world, settings.seconds_per_unit, i, now, more.counts)
 
             # Rule 2: requests that have come.
@@ -516,10 +522,8 @@ def _kernel() -> Any:
             if ended[ENDED.ERROR]:
                 break
             draining = tally[TALLY.ARRIVED_ROWS] == to_arrive
-            if draining and not life.sessions:
-                draining = tally[TALLY.WAITING] == 0 and (
-                    settings.saturated or (tally[TALLY.HEAP] == 0 and tally[TALLY.BACKLOG] == 0)
-                )
+            if draining and not staged:
+                draining = tally[TALLY.WAITING] == 0 and (settings.saturated or tally[TALLY.HEAP] == 0)
             if draining and not settings.drain:
                 break
 

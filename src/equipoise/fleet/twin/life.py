@@ -110,16 +110,16 @@ def _arrive(fleet: Fleet, prefill: PrefillPool, q: Request, time_s: float) -> No
     elif life.prefill == PREFILL_POOL and missing > 0:
         prefill.join(q, missing)
     elif life.prefill == DELAYED:
-        _ready(fleet, q, time_s + (life.prefill_s + missing * life.prefill_s_per_token))
+        _ready(fleet, q, time_s, life.prefill_s + missing * life.prefill_s_per_token)
     else:
         q.owed = missing if life.prefill == ON_RANKS else 0
-        _ready(fleet, q, time_s)
+        _ready(fleet, q, time_s, 0.0)
 
 
-def _ready(fleet: Fleet, q: Request, time_s: float) -> None:
-    """Its prompt is computed; its context is on its way."""
-    there_s = time_s + (fleet.life.transfer_s + q.size * fleet.life.transfer_s_per_token)
-    if there_s <= fleet.now or fleet.settings.saturated:
+def _ready(fleet: Fleet, q: Request, time_s: float, prefill_s: float) -> None:
+    """So much after the event its prompt is computed; then its context is on its way."""
+    there_s = time_s + prefill_s + (fleet.life.transfer_s + q.size * fleet.life.transfer_s_per_token)
+    if there_s <= time_s or fleet.settings.saturated:
         _join(fleet, q, there_s)
     else:
         fleet.insert(there_s, READY, q)
@@ -138,7 +138,7 @@ def _join(fleet: Fleet, q: Request, time_s: float) -> None:
 def prefill_ended(fleet: Fleet, prefill: PrefillPool, number: int) -> None:
     """End a step of the prefill pool, and start its next one."""
     for q in prefill.end(number):
-        _ready(fleet, q, fleet.now)
+        _ready(fleet, q, fleet.now, 0.0)
     prefill.start()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from equipoise.cost.prefill import PrefillPrices
 from equipoise.fleet.kernel.layout import (
+    DELAYED,
     EXACT,
     FAILED,
     PREFILL_POOL,
@@ -132,7 +133,7 @@ def _turn(
         patience(fleet)
         if not rounds(fleet, views, place):
             return False
-    draining = _draining(fleet, prefill)
+    draining = _draining(fleet)
     if draining and not fleet.settings.drain:
         return False
     for instance in fleet.instances:
@@ -175,10 +176,18 @@ def _wait(fleet: Fleet, views: Views) -> bool:
     return True
 
 
-def _draining(fleet: Fleet, prefill: PrefillPool) -> bool:
+def _draining(fleet: Fleet) -> bool:
     """Whether the load only falls from now on: steps of the drain are not counted."""
     if fleet.rows_to_come:
         return False
     if fleet.settings.saturated:
         return not fleet.queue
-    return bool(fleet.life.sessions) or not (fleet.later or prefill.backlog or fleet.queue)
+    life = fleet.life
+    if (
+        life.sessions
+        or life.prefill in (DELAYED, PREFILL_POOL)
+        or life.transfer_s
+        or life.transfer_s_per_token
+    ):
+        return True
+    return not (fleet.later or fleet.queue)

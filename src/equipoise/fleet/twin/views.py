@@ -172,7 +172,8 @@ class Views:
             return
         picture, r = self.pictures[replica], rank.number
         drift = self.own[replica, :, r] - self.base[replica, :, r]
-        self._show(picture, rank, (self.told[:, r] + drift).tolist())
+        # A guess of one's own share may be above what is reported of all.
+        self._show(picture, rank, np.maximum(self.told[:, r] + drift, 0).tolist())
         picture.unseen_requests[r] = 0 if self.knows in (LEDGER, EXTRAPOLATED) else drift[-1]
         instance = self.fleet.instance_of(r)
         picture.report_age_steps[r] = instance.steps - self.told_step[instance.number]

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from equipoise.cost import StepCost, load
+from equipoise.fleet import Deployment, simulate
 from equipoise.policies import Policy, parse
 from equipoise.policies.views import copy_ranks, empty_ranks, waiting_requests
 from equipoise.replay import Information, Pool, ReplayResult, replay
@@ -90,15 +91,13 @@ def run(cell: Cell, policy: Policy | str, seed: int) -> ReplayResult:
     pool, cost, timed = Pool(ranks=ranks), cost_of(cell.cost), cell.load is not None
     requests = requests_of(cell.trace, ranks * each, seed, timed)
     if cell.load is None:
-        return replay(
-            requests, pool, policy, cost, concurrency=ranks * each, seed=seed, information=cell.information,
-            drain=False,
-        )  # fmt: skip
+        assert cell.information is None
+        return replay(requests, pool, policy, cost, concurrency=ranks * each, seed=seed, drain=False)
     rate = rate_for(requests, cost, pool, round(ranks * each * cell.load))
-    return replay(
-        requests, pool, policy, cost, mode="timed", rate_scale=rate, seed=seed, information=cell.information,
-        drain=False,
-    )  # fmt: skip
+    how: dict[str, Any] = {"mode": "timed", "rate_scale": rate, "seed": seed, "drain": False}
+    if cell.information is None:
+        return replay(requests, pool, policy, cost, **how)
+    return simulate(requests, Deployment(pool, information=cell.information), policy, cost, **how)
 
 
 def best_dualpath(cell: Cell, seeds: range) -> tuple[float, list[ReplayResult]]:

@@ -15,30 +15,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise import cost, errors, models, policies, report, study, traces
+    from equipoise import cost, errors, fleet, models, policies, report, study, traces
+    from equipoise.fleet import Deployment, FleetResult, simulate
     from equipoise.replay import Pool, ReplayResult, replay
 
 __all__ = [
+    "Deployment",
+    "FleetResult",
     "Pool",
     "ReplayResult",
     "cost",
     "errors",
+    "fleet",
     "models",
     "policies",
     "replay",
     "report",
+    "simulate",
     "study",
     "traces",
 ]
 
-_FROM_REPLAY = ("Pool", "ReplayResult")
+_FROM = {
+    "Deployment": "fleet",
+    "FleetResult": "fleet",
+    "Pool": "replay",
+    "ReplayResult": "replay",
+    "simulate": "fleet",
+}
+"""Names that live in a room."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
-    if name in _FROM_REPLAY:
-        value = getattr(importlib.import_module("equipoise.replay"), name)
+    if name in _FROM:
+        value = getattr(importlib.import_module(f"equipoise.{_FROM[name]}"), name)
     else:
         value = importlib.import_module(f"equipoise.{name}")
     globals()[name] = value

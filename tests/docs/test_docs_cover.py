@@ -213,7 +213,7 @@ def test_the_example_summary_fits_its_schema() -> None:
 
 
 PUBLIC = (
-    *("replay", "cost", "models", "traces", "policies", "policies.api", "study", "study.tune", "report"),
+    *("replay", "cost", "models", "traces", "policies", "policies.api", "study", "study.tune", "report", "fleet"),
     *("calibrate", "calibrate.readers"),
 )
 

@@ -13,17 +13,19 @@ import time
 
 from equipoise.cost import load
 from equipoise.fleet import Deployment, KvMemory, Prefill, Speculation, StepExtras, Transfer, simulate
-from equipoise.replay import Pool
+from equipoise.replay import Information, Pool
 from equipoise.traces import synth
 
 RATE_PER_S = 8_000
 
 
-def deployment(groups: int = 100) -> Deployment:
-    """200P100D."""
+def deployment(instances: int = 100, ranks: int = 64, information: Information | None = None) -> Deployment:
+    """200P100D, or another number of decode instances with two prefill instances for every 64 ranks."""
+    prefill = max(1, round(2 * instances * ranks / 64))
     return Deployment(
-        Pool(instances=100, ranks=64, kv_capacity_tokens=8_000_000, max_batch=256, groups=groups),
-        prefill=Prefill("pool", instances=200, ranks=8, chunk_tokens=16_384, s_per_token=2e-6),
+        Pool(instances, ranks, kv_capacity_tokens=8_000_000, max_batch=256, groups=instances),
+        information=information or Information(),
+        prefill=Prefill("pool", instances=prefill, ranks=8, chunk_tokens=16_384, s_per_token=2e-6),
         transfer=Transfer(0.01, 2e-8),
         memory=KvMemory(64, "recompute"),
         step=StepExtras(

@@ -82,6 +82,12 @@ def rows() -> list[tuple[str, str, str]]:
             f"{result['peak_mib']:.0f} MiB",
         )
     )
+    for title, kind, bar in (
+        ("fleet, 64 ranks, all but the pool off, saturated", "off", ""),
+        ("fleet, 64 ranks, everything on, timed", "all", "at least 500 k/s"),
+    ):
+        made = json.loads(pinned([sys.executable, "fleet_speed.py", kind, "1", "64", "200000", "5"]))
+        found.append((title, bar, spread([r / 1e3 for r in made["rates"]], "k requests/s", 0)))
     found.append(fitting())
     loads = [float(pinned([sys.executable, "load_time.py"]).split()[0]) for _ in range(6)][1:]
     found.append(("kernel and policy loaded from the cache", "under 1 s", spread(loads, "s")))

@@ -213,7 +213,18 @@ def test_the_example_summary_fits_its_schema() -> None:
 
 
 PUBLIC = (
-    *("replay", "cost", "models", "traces", "policies", "policies.api", "study", "study.tune", "report", "fleet"),
+    *(
+        "replay",
+        "cost",
+        "models",
+        "traces",
+        "policies",
+        "policies.api",
+        "study",
+        "study.tune",
+        "report",
+        "fleet",
+    ),
     *("calibrate", "calibrate.readers"),
 )
 

@@ -117,7 +117,7 @@ def test_every_request_and_token_is_accounted_for():
     seen += weather(check, examples=50, always=("leaving", "sessions"), never=("few_rows", "preemption"))
     ways = ("LOST", "PREEMPTIONS", "DROPPED", "REJECTED")
     for what in (*ways, "impatient", "left in service", "lost for good"):
-        assert seen[what] >= 5, what
+        assert seen[what] >= 2, what
 
 
 def test_a_request_goes_forward_in_time():
@@ -243,7 +243,7 @@ def test_ranks_stay_within_capacity_and_batch():
 
     seen = weather(check, examples=90, always=(*STORM, "blocks"))
     for what in ("kept within", "full", "PREEMPTIONS", "over"):
-        assert seen[what] >= 5, what
+        assert seen[what] >= 2, what
 
 
 def waiting_at(times_s, more, more_than_once):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from naive_pools import Pool
 
 from equipoise.cost import StepCost, Term, load
+from equipoise.fleet import Deployment, simulate
 from equipoise.policies import get
 from equipoise.policies.own_requests import begin, context_now, forget, own_of, remember, size, tick
 from equipoise.policies.views import empty_ranks, waiting_requests
@@ -239,7 +240,9 @@ def test_it_stands_late_pictures_better_than_dualpath(information):
     trace = synth("agentic-coding", requests=8000, seed=2, steady_state=512)
     pool, cost = ReplayPool(ranks=16), load("h200")
     excess = {
-        p: replay(trace, pool, p, cost, concurrency=512, information=information).excess
+        p: simulate(
+            trace, Deployment(pool, information=information), p, cost, mode="saturated", concurrency=512
+        ).excess
         for p in ("equipoise", *(f"dualpath,z={z}" for z in (1.02, 1.1, 1.3)))
     }
     ours = excess.pop("equipoise")

@@ -69,8 +69,12 @@ def test_everything_that_ended_is_told_once(engine, monkeypatch):
 
     stacked = []
     monkeypatch.setattr(Policy, "new_memory", noted)
-    padded = engine_module._padded
-    monkeypatch.setattr(engine_module, "_padded", lambda rows: stacked.append(padded(rows)) or stacked[-1])
+    memories = engine_module.memories
+    monkeypatch.setattr(
+        engine_module,
+        "memories",
+        lambda *arguments, **named: stacked.extend(memories(*arguments, **named)) or stacked,
+    )
     run_unchecked(trace, Pool(instances=2, ranks=2, groups=2), LEARNER, CONSTANT, mode="timed", engine=engine)
     ints, floats = stacked
     assert ints[:, TOLD].sum() == 50

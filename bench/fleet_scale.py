@@ -48,6 +48,7 @@ def main(seconds: float, policy: str, group_policy: str) -> None:
     trace = synth("agentic-coding", requests=int(RATE_PER_S * seconds), seed=1)
     scale = RATE_PER_S / (len(trace) / trace.arrival_s[-1])
     prepared_s = time.perf_counter() - began
+    cpu = time.process_time()
     result = simulate(
         trace, deployment(), policy, load("h200"), mode="timed", rate_scale=scale, group_policy=group_policy,
         drain=False, keep_requests=False, engine="kernel",
@@ -60,6 +61,7 @@ def main(seconds: float, policy: str, group_policy: str) -> None:
                 "policy": policy,
                 "preparing_s": round(prepared_s, 1),
                 "replay_s": round(result.wall_s, 1),
+                "cpu_s": round(time.process_time() - cpu, 1),
                 "all_s": round(time.perf_counter() - began, 1),
                 "requests_per_s": round(len(trace) / result.wall_s),
                 "peak_gib": round(peak_kib / 2**20, 2),

@@ -65,6 +65,8 @@ def subtitle(comparison: Comparison) -> str:
     plan = comparison.plan
     pool = plan.pool
     size = f"DP{pool.ranks}" if pool.instances == 1 else f"{pool.instances} instances of DP{pool.ranks}"
+    if plan.deployments:
+        size = ", ".join(plan.deployments)
     load = f"{plan.target_concurrency():,} requests kept running"
     if plan.mode == "timed":
         load = "arrivals as in the trace"

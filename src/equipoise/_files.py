@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from equipoise.errors import InputError
 
-__all__ = ["count_lines", "head", "line_blocks", "whole"]
+__all__ = ["count_lines", "head", "line_blocks", "preset_texts", "whole"]
 
 READ_BYTES = 1 << 16
 """Compressed bytes taken at a time: a hostile file may expand a thousandfold."""
@@ -206,3 +207,14 @@ def _file_errors(path: Path, error: type[InputError]) -> Iterator[None]:
 
 def _short(problem: BaseException) -> str:
     return " ".join(str(problem).split())[:80]
+
+
+def preset_texts(package: str) -> dict[str, str]:
+    """Texts of the ``presets/*.toml`` that come with a package, by name, sorted."""
+    folder = files(package) / "presets"
+    texts = {
+        f.name.removesuffix(".toml"): f.read_text("utf-8")
+        for f in folder.iterdir()
+        if f.name.endswith(".toml")
+    }
+    return {name: texts[name] for name in sorted(texts)}

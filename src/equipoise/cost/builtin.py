@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
+from equipoise._files import preset_texts
 from equipoise.cost.files import from_toml, read
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import CostError
@@ -18,13 +18,7 @@ __all__ = ["load", "names"]
 
 @cache
 def _presets() -> Mapping[str, str]:
-    folder = files("equipoise.cost") / "presets"
-    texts = {
-        f.name.removesuffix(".toml"): f.read_text("utf-8")
-        for f in folder.iterdir()
-        if f.name.endswith(".toml")
-    }
-    return {name: texts[name] for name in sorted(texts)}
+    return preset_texts("equipoise.cost")
 
 
 def names() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from typing import Literal, get_args
@@ -10,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from equipoise.cost.step_cost import StepCost
-from equipoise.errors import InputError, InternalError, PolicyError
+from equipoise.errors import InputError, InternalError
 from equipoise.fleet.arrays import (
     KNOWS,
     changes_of,
@@ -37,7 +36,7 @@ from equipoise.replay import Pool, SnapshotPlan
 from equipoise.replay.engine import DEFAULT_BATCH, SERIES_ROWS, check_outcome
 from equipoise.replay.layout import ENDED, MAX_ROUND, Outcome, Work, new_outcome
 from equipoise.replay.pool import whole_number
-from equipoise.replay.setup import arrivals, column, failed, functions, memories
+from equipoise.replay.setup import arrivals, check_options, column, failed, functions, memories
 from equipoise.traces.trace import Trace
 
 __all__ = ["FleetMode", "simulate"]
@@ -120,15 +119,7 @@ def simulate(
     if saturated:
         concurrency = DEFAULT_BATCH * pool.total_ranks if concurrency is None else concurrency
         whole_number("concurrency", concurrency, 1, 2**31 - 1)
-    if engine == "kernel" and not policy.compiled:
-        raise PolicyError(
-            "does not compile", where=f"policy {policy.name!r}", fix="use engine='reference', or 'auto'"
-        )
-    whole_number("seed", seed, 0, 2**63 - 1)
-    if not (math.isfinite(rate_scale) and rate_scale > 0):
-        raise InputError(f"rate_scale = {rate_scale}", fix="must be a finite number above 0")
-    if not (math.isfinite(warmup_turnovers) and warmup_turnovers >= 0):
-        raise InputError(f"warmup_turnovers = {warmup_turnovers}", fix="must be a finite number, 0 or more")
+    check_options(policy, engine=engine, seed=seed, rate_scale=rate_scale, warmup_turnovers=warmup_turnovers)
     if len(trace) >= 2**30:
         raise InputError(f"{len(trace)} requests", fix=f"one run takes up to {2**30 - 1}; split the trace")
 

@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -175,13 +174,7 @@ def dumps(deployment: Deployment, summary: str = "") -> str:
 
 @cache
 def _presets() -> Mapping[str, str]:
-    folder = files("equipoise.fleet") / "presets"
-    texts = {
-        f.name.removesuffix(".toml"): f.read_text("utf-8")
-        for f in folder.iterdir()
-        if f.name.endswith(".toml")
-    }
-    return {name: texts[name] for name in sorted(texts)}
+    return _files.preset_texts("equipoise.fleet")
 
 
 def names() -> list[str]:

@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from equipoise._files import preset_texts
 from equipoise.errors import ModelError, nearest
 from equipoise.models.huggingface import from_config
 from equipoise.models.recognise import VARIANT
@@ -25,13 +25,7 @@ OTHER_NAMES = {
 
 @cache
 def _presets() -> Mapping[str, Mapping[str, Any]]:
-    folder = files("equipoise.models") / "presets"
-    texts = {
-        f.name.removesuffix(".toml"): f.read_text("utf-8")
-        for f in folder.iterdir()
-        if f.name.endswith(".toml")
-    }
-    return {name: tomllib.loads(texts[name]) for name in sorted(texts)}
+    return {name: tomllib.loads(text) for name, text in preset_texts("equipoise.models").items()}
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -29,7 +28,7 @@ from equipoise.replay.layout import (
 )
 from equipoise.replay.pool import Pool, whole_number
 from equipoise.replay.result import ReplayResult
-from equipoise.replay.setup import arrivals, column, failed, functions, memories
+from equipoise.replay.setup import arrivals, check_options, column, failed, functions, memories
 from equipoise.replay.state import new_state
 from equipoise.traces.trace import Trace
 
@@ -139,15 +138,7 @@ def replay(
         whole_number("concurrency", concurrency, 1, 2**31 - 1)
     if engine not in ("auto", "kernel", "reference"):
         raise InputError(f"engine = {engine!r}", fix="use 'auto', 'kernel' or 'reference'")
-    if engine == "kernel" and not policy.compiled:
-        raise PolicyError(
-            "does not compile", where=f"policy {policy.name!r}", fix="use engine='reference', or 'auto'"
-        )
-    whole_number("seed", seed, 0, 2**63 - 1)
-    if not (math.isfinite(rate_scale) and rate_scale > 0):
-        raise InputError(f"rate_scale = {rate_scale}", fix="must be a finite number above 0")
-    if not (math.isfinite(warmup_turnovers) and warmup_turnovers >= 0):
-        raise InputError(f"warmup_turnovers = {warmup_turnovers}", fix="must be a finite number, 0 or more")
+    check_options(policy, engine=engine, seed=seed, rate_scale=rate_scale, warmup_turnovers=warmup_turnovers)
     if len(trace) >= 2**31:
         raise InputError(f"{len(trace)} requests", fix=f"one run takes up to {2**31 - 1}; split the trace")
     layout = pool.layout()

@@ -13,10 +13,26 @@ from numpy.typing import NDArray
 from equipoise.errors import InputError, PolicyError
 from equipoise.policies import Policy
 from equipoise.replay.layout import PoolLayout
+from equipoise.replay.pool import whole_number
 from equipoise.traces.trace import Trace
 from equipoise.types import Floats2D, Ints2D, Prices
 
-__all__ = ["arrivals", "column", "failed", "functions", "memories"]
+__all__ = ["arrivals", "check_options", "column", "failed", "functions", "memories"]
+
+
+def check_options(
+    policy: Policy, *, engine: str, seed: int, rate_scale: float, warmup_turnovers: float
+) -> None:
+    """Refuse what no engine can run: a policy that does not compile in the kernel, and numbers out of bounds."""
+    if engine == "kernel" and not policy.compiled:
+        raise PolicyError(
+            "does not compile", where=f"policy {policy.name!r}", fix="use engine='reference', or 'auto'"
+        )
+    whole_number("seed", seed, 0, 2**63 - 1)
+    if not (math.isfinite(rate_scale) and rate_scale > 0):
+        raise InputError(f"rate_scale = {rate_scale}", fix="must be a finite number above 0")
+    if not (math.isfinite(warmup_turnovers) and warmup_turnovers >= 0):
+        raise InputError(f"warmup_turnovers = {warmup_turnovers}", fix="must be a finite number, 0 or more")
 
 
 def memories(

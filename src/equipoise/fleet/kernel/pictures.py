@@ -57,76 +57,50 @@ def view_of(world, k):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def refresh(world, reserve, k, rank, instance):  # type: ignore[no-untyped-def]
-    """Bring one rank of view number k up to date."""
+def refresh(world, reserve, k, first, last, instance):  # type: ignore[no-untyped-def]
+    """Bring ranks `first` to before `last`, all of one instance, up to date in view number k."""
     seen, settings, state, ranked = seen_in(world), settings_in(world), state_in(world), ranked_in(world)
-    if k == len(seen.own):  # the exact one, behind those of replicas
-        batch = state.ranks[rank].rows + state.ranks[rank].queued
-        context = state.ranks[rank].context + state.ranks[rank].queued_context
-        resident = state.ranks[rank].resident + state.ranks[rank].queued_resident
-        for s in range(seen.saturated.shape[2]):
-            seen.saturated[k, rank, s] = state.saturated[RUNNING, rank, s] + state.saturated[QUEUED, rank, s]
-    else:
-        told, own, base = seen.told, seen.own[k], seen.base[k]
-        batch = max(0, told[0, rank] + own[0, rank] - base[0, rank])
-        context = max(0, told[1, rank] + own[1, rank] - base[1, rank])
-        resident = max(0, told[2, rank] + own[2, rank] - base[2, rank])
-        for s in range(seen.saturated.shape[2]):
-            seen.saturated[k, rank, s] = max(0, told[3 + s, rank] + own[3 + s, rank] - base[3 + s, rank])
-        if settings.knows != LEDGER and settings.knows != EXTRAPOLATED:
-            seen.shown[UNSEEN, k, rank] = own[-1, rank] - base[-1, rank]
-        seen.shown[AGE, k, rank] = state.instances[instance].steps - seen.reported[instance].told_step
+    shown = seen.shown
     seen.totals[STALE, k, instance] = 1
-    seen.shown[BATCH, k, rank] = batch
-    seen.shown[CONTEXT, k, rank] = context
-    slots = 0 if state.ranks[rank].closed else ranked.max_batch[rank] - batch
-    seen.shown[FREE_SLOTS, k, rank] = slots
-    seen.shown[FREE_TOKENS, k, rank] = (
-        ranked.kv_capacity_tokens[rank] - reserve - resident if slots > 0 else -1
-    )
+    if k == len(seen.own):  # the exact one, behind those of replicas
+        for r in range(first, last):
+            now = state.ranks[r]
+            batch = now.rows + now.queued
+            slots = 0 if now.closed else ranked.max_batch[r] - batch
+            room = ranked.kv_capacity_tokens[r] - reserve - (now.resident + now.queued_resident)
+            shown[BATCH, k, r] = batch
+            shown[CONTEXT, k, r] = now.context + now.queued_context
+            shown[FREE_SLOTS, k, r] = slots
+            shown[FREE_TOKENS, k, r] = room if slots > 0 else -1
+        for s in range(seen.saturated.shape[2]):
+            for r in range(first, last):
+                seen.saturated[k, r, s] = state.saturated[RUNNING, r, s] + state.saturated[QUEUED, r, s]
+        return
+    told, own, base = seen.told, seen.own[k], seen.base[k]
+    age = state.instances[instance].steps - seen.reported[instance].told_step
+    for r in range(first, last):
+        shown[BATCH, k, r] = max(0, told[0, r] + own[0, r] - base[0, r])
+    for r in range(first, last):
+        shown[CONTEXT, k, r] = max(0, told[1, r] + own[1, r] - base[1, r])
+    for s in range(seen.saturated.shape[2]):
+        for r in range(first, last):
+            seen.saturated[k, r, s] = max(0, told[3 + s, r] + own[3 + s, r] - base[3 + s, r])
+    if settings.knows != LEDGER and settings.knows != EXTRAPOLATED:
+        for r in range(first, last):
+            shown[UNSEEN, k, r] = own[-1, r] - base[-1, r]
+    for r in range(first, last):
+        shown[AGE, k, r] = age
+        slots = 0 if state.ranks[r].closed else ranked.max_batch[r] - shown[BATCH, k, r]
+        room = ranked.kv_capacity_tokens[r] - reserve - max(0, told[2, r] + own[2, r] - base[2, r])
+        shown[FREE_SLOTS, k, r] = slots
+        shown[FREE_TOKENS, k, r] = room if slots > 0 else -1
 
 
 @jitable
 def refresh_instance(world, reserve, width, instance):  # type: ignore[no-untyped-def]
     """Bring all ranks of an instance up to date, in every view."""
-    seen, state, ranked, settings = seen_in(world), state_in(world), ranked_in(world), settings_in(world)
-    first, last = instance * width, (instance + 1) * width
-    told = len(seen.own)
-    for k in range(seen.shown.shape[1]):
-        seen.totals[STALE, k, instance] = 1
-    for k in range(told):  # `refresh` of a picture, all ranks at once
-        report, own, base = seen.told, seen.own[k], seen.base[k]
-        shown, age = seen.shown, state.instances[instance].steps - seen.reported[instance].told_step
-        for r in range(first, last):
-            shown[BATCH, k, r] = max(0, report[0, r] + own[0, r] - base[0, r])
-        for r in range(first, last):
-            shown[CONTEXT, k, r] = max(0, report[1, r] + own[1, r] - base[1, r])
-        for s in range(seen.saturated.shape[2]):
-            for r in range(first, last):
-                seen.saturated[k, r, s] = max(0, report[3 + s, r] + own[3 + s, r] - base[3 + s, r])
-        if settings.knows != LEDGER and settings.knows != EXTRAPOLATED:
-            for r in range(first, last):
-                shown[UNSEEN, k, r] = own[-1, r] - base[-1, r]
-        for r in range(first, last):
-            shown[AGE, k, r] = age
-            slots = 0 if state.ranks[r].closed else ranked.max_batch[r] - shown[BATCH, k, r]
-            room = ranked.kv_capacity_tokens[r] - reserve - max(0, report[2, r] + own[2, r] - base[2, r])
-            shown[FREE_SLOTS, k, r] = slots
-            shown[FREE_TOKENS, k, r] = room if slots > 0 else -1
-    if seen.shown.shape[1] == told:
-        return
-    for r in range(first, last):  # `refresh` of the exact view, all ranks at once
-        now = state.ranks[r]
-        batch = now.rows + now.queued
-        slots = 0 if now.closed else ranked.max_batch[r] - batch
-        room = ranked.kv_capacity_tokens[r] - reserve - (now.resident + now.queued_resident)
-        seen.shown[BATCH, told, r] = batch
-        seen.shown[CONTEXT, told, r] = now.context + now.queued_context
-        seen.shown[FREE_SLOTS, told, r] = slots
-        seen.shown[FREE_TOKENS, told, r] = room if slots > 0 else -1
-    for s in range(seen.saturated.shape[2]):
-        for r in range(first, last):
-            seen.saturated[told, r, s] = state.saturated[RUNNING, r, s] + state.saturated[QUEUED, r, s]
+    for k in range(seen_in(world).shown.shape[1]):
+        refresh(world, reserve, k, instance * width, (instance + 1) * width, instance)
 
 
 @jitable

@@ -476,7 +476,7 @@ def _kernel() -> Any:
                             )
                             break
                         p = r // width
-                        refresh(world, reserve, judge, r, p)
+                        refresh(world, reserve, judge, r, r + 1, p)
                         judged = last_view if shares else view
                         if not fits(judged, r, requests.reserve_tokens[j]):
                             ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = (
@@ -501,9 +501,9 @@ def _kernel() -> Any:
                             lose(world, q, now)
                         if told_reports:
                             count_dispatch(world, shift, k, r, q, requests.context_tokens[j], now, lives)
-                            refresh(world, reserve, k, r, p)
+                            refresh(world, reserve, k, r, r + 1, p)
                         if not told_reports or shares:
-                            refresh(world, reserve, exact, r, p)
+                            refresh(world, reserve, exact, r, r + 1, p)
                     if ended[ENDED.ERROR]:
                         break
                 if ended[ENDED.ERROR]:

@@ -37,6 +37,7 @@ def die(world, instance, rank, now):  # type: ignore[no-untyped-def]
         forget(world, shift, replica_of(q, work.session, settings.replicas), rank, q)
         lose(world, q, now)
     state.ranks[rank].rows = state.ranks[rank].lacking = state.ranks[rank].unborn = 0
+    state.ranks[rank].fresh = 0
     state.ranks[rank].context = state.ranks[rank].resident = state.ranks[rank].frozen = 0
     state.saturated[RUNNING, rank] = 0
     queued = state.ranks[rank].queued

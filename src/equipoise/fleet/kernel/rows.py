@@ -12,7 +12,7 @@ from equipoise._jit import jitable
 from equipoise.cost.prefill_evaluate import chunk_work
 from equipoise.fleet.kernel.lists import take_first
 from equipoise.fleet.kernel.pictures import held_tokens
-from equipoise.fleet.kernel.state import AT, GROW, LACK, QUEUED, RING_MASK, RUNNING, UNTIL, USED, WHO
+from equipoise.fleet.kernel.state import AT, GROW, LACK, QUEUED, RING_MASK, RUNNING, UNTIL, USED, WHO, WINDOW
 from equipoise.fleet.kernel.world import draws_in, prefill_in, prices_in, state_in
 
 __all__ = [
@@ -23,7 +23,10 @@ __all__ = [
     "grow_all",
     "growth",
     "needed",
+    "next_turn",
+    "set_place",
     "take_row",
+    "take_tokens",
     "unqueue",
 ]
 
@@ -36,7 +39,8 @@ def growth(world, rank, row):  # type: ignore[no-untyped-def]
         return 1
     q = np.int64(state.row[WHO, rank, row])
     drafts = draws.drafts[q if len(draws.drafts) > 1 else 0]
-    accepted = min(drafts, draws.accepted[state.row[AT, rank, row] & RING_MASK])
+    place = state.row[AT, rank, row] + state.ranks[rank].turn
+    accepted = min(drafts, draws.accepted[place & RING_MASK])
     return min(1 + accepted, state.row[UNTIL, rank, row] - state.row[USED, rank, row])
 
 
@@ -62,6 +66,7 @@ def take_row(world, shift, rank, request, until, lack):  # type: ignore[no-untyp
     state.row[UNTIL, rank, row] = until
     state.row[LACK, rank, row] = lack
     state.ranks[rank].rows = row + 1
+    state.ranks[rank].fresh = 0
     state.ranks[rank].lacking += lack > 0
     state.ranks[rank].context += size
     state.ranks[rank].resident += held_tokens(size, shift)
@@ -77,6 +82,7 @@ def drop_row(world, shift, rank):  # type: ignore[no-untyped-def]
     row = state.ranks[rank].rows - 1
     q, used = np.int64(state.row[WHO, rank, row]), state.row[USED, rank, row]
     state.ranks[rank].rows = row
+    state.ranks[rank].fresh = 0
     state.ranks[rank].lacking -= state.row[LACK, rank, row] != 0
     state.ranks[rank].context -= used
     state.ranks[rank].resident -= held_tokens(used, shift)
@@ -90,7 +96,6 @@ def drop_row(world, shift, rank):  # type: ignore[no-untyped-def]
 def add_up(world, shift, rank):  # type: ignore[no-untyped-def]
     """Resident tokens and K of a rank from its rows: for steps in which nothing but `used` has changed."""
     state = state_in(world)
-    lengths = prices_in(world).saturation_tokens
     count, used = state.ranks[rank].rows, state.row[USED, rank]
     if shift == 0:
         state.ranks[rank].resident = state.ranks[rank].context
@@ -99,6 +104,15 @@ def add_up(world, shift, rank):  # type: ignore[no-untyped-def]
         for j in range(count):
             blocks += (used[j] + more) >> shift
         state.ranks[rank].resident = blocks << shift
+    add_up_saturated(world, rank)
+
+
+@jitable
+def add_up_saturated(world, rank):  # type: ignore[no-untyped-def]
+    """K of a rank from its rows."""
+    state = state_in(world)
+    lengths = prices_in(world).saturation_tokens
+    count, used = state.ranks[rank].rows, state.row[USED, rank]
     for s in range(len(lengths)):
         length, total = lengths[s], 0
         for j in range(count):
@@ -155,25 +169,82 @@ def count_queued(world, shift, rank, request):  # type: ignore[no-untyped-def]
 
 
 @jitable
+def set_place(world, rank, row, place):  # type: ignore[no-untyped-def]
+    """Let a row read its draws from a place of the ring on."""
+    state = state_in(world)
+    at = place - state.ranks[rank].turn
+    state.row[AT, rank, row] = at
+    state.row[WINDOW, rank, row] = state.windows[at & RING_MASK]
+
+
+@jitable
 def grow_all(world, rank):  # type: ignore[no-untyped-def]
     """What every row of a rank yields in the step that is being started, none of them lacking: `growth`, all at once.
 
-    Returns the tokens of all together.
+    Returns the tokens of all together. Rows alike in their drafts only.
     """
-    state, draws = state_in(world), draws_in(world)
-    rows, ring = state.ranks[rank].rows, draws.accepted
-    used, until, at, grown = (
-        state.row[USED, rank], state.row[UNTIL, rank], state.row[AT, rank], state.row[GROW, rank]
+    state = state_in(world)
+    rows, bits = state.ranks[rank].rows, state.window_bits
+    used, until, window, grown = (
+        state.row[USED, rank], state.row[UNTIL, rank], state.row[WINDOW, rank], state.row[GROW, rank]
     )  # fmt: skip
+    shift, mask = bits * state.ranks[rank].turn, (1 << bits) - 1
     total = 0
-    if len(draws.drafts) == 1:
-        drafts = draws.drafts[0]
-        for j in range(rows):
-            grown[j] = min(1 + min(drafts, ring[at[j] & RING_MASK]), until[j] - used[j])
-    else:
-        who = state.row[WHO, rank]
-        for j in range(rows):
-            grown[j] = min(1 + min(draws.drafts[who[j]], ring[at[j] & RING_MASK]), until[j] - used[j])
     for j in range(rows):
-        total += grown[j]
+        tokens = min(1 + ((window[j] >> shift) & mask), until[j] - used[j])
+        grown[j] = tokens
+        total += tokens
     return total
+
+
+@jitable
+def next_turn(world, rank):  # type: ignore[no-untyped-def]
+    """Go on to the next draw of all rows of a rank."""
+    state = state_in(world)
+    turn = state.ranks[rank].turn + 1
+    if turn == state.window_draws:
+        turn = 0
+        at, window, windows = state.row[AT, rank], state.row[WINDOW, rank], state.windows
+        for j in range(state.ranks[rank].rows):
+            at[j] += state.window_draws
+            window[j] = windows[at[j] & RING_MASK]
+    state.ranks[rank].turn = turn
+
+
+@jitable
+def take_tokens(world, shift, rank):  # type: ignore[no-untyped-def]
+    """Give every row of a rank, none of them lacking, its tokens, and see what the next step yields: all in one pass.
+
+    Resident tokens and K are counted anew. Returns how many rows have all their tokens. Rows alike in their drafts
+    only.
+    """
+    state = state_in(world)
+    rows, used, until = state.ranks[rank].rows, state.row[USED, rank], state.row[UNTIL, rank]
+    more, blocks, done = (1 << shift) - 1, 0, 0
+    state.ranks[rank].context += state.ranks[rank].yields
+    if len(draws_in(world).drafts) == 0:
+        for j in range(rows):
+            now = used[j] + 1
+            used[j] = now
+            done += now == until[j]
+            blocks += (now + more) >> shift
+    else:
+        next_turn(world, rank)
+        window, grown = state.row[WINDOW, rank], state.row[GROW, rank]
+        bits = state.window_bits
+        place, mask = bits * state.ranks[rank].turn, (1 << bits) - 1
+        yields = 0
+        for j in range(rows):
+            now = used[j] + grown[j]
+            used[j] = now
+            left = until[j] - now
+            done += left == 0
+            blocks += (now + more) >> shift
+            tokens = min(1 + ((window[j] >> place) & mask), left)
+            grown[j] = tokens
+            yields += tokens
+        state.ranks[rank].yields = yields
+    state.ranks[rank].fresh = 1
+    state.ranks[rank].resident = blocks << shift
+    add_up_saturated(world, rank)
+    return done

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from equipoise.fleet.kernel.layout import PREFILL_POOL, Draws, Life, Ranked
 from equipoise.replay.layout import MAX_ROUND, PoolLayout
-from equipoise.types import Floats, Floats2D, Ints, Ints2D, Ints3D, SmallInts3D
+from equipoise.types import Floats, Floats2D, Ints, Ints2D, Ints3D, SmallInts, SmallInts3D
 
 __all__ = ["IDLE", "NOBODY", "TALLY", "FleetState", "new_state"]
 
@@ -44,10 +44,10 @@ class _Tally(NamedTuple):
 TALLY = _Tally()
 
 
-WHO, USED, UNTIL, LACK, GROW, AT = 0, 1, 2, 3, 4, 5
+WHO, USED, UNTIL, LACK, GROW, AT, WINDOW = 0, 1, 2, 3, 4, 5, 6
 """Of a row: its request; its context now; the context at which it stops; tokens still to be computed (-1: done in the
-step under way, it decodes from the next on); tokens that the step under way yields, where the rank's rows differ in
-that; its place in the ring of accepted drafts."""
+step under way, it decodes from the next on); tokens that the step under way, or the next one, yields, where the rank's
+rows differ in that; its place in the ring of accepted drafts, less its rank's ``turn``; the draws from there on."""
 RUNNING, QUEUED = 0, 1
 """Of a rank's K: that of its rows, that of its engine queue."""
 HELD, OFFERED, CHOSEN, TURN = 0, 1, 2, 3
@@ -73,8 +73,9 @@ RANK = _whole(
     "frozen",  # steps that admit nothing
     "up",
     "closed",  # routers send nothing
-    "varied",  # 1: rows differ in what the step under way yields
     "yields",  # tokens of the step under way, all rows together
+    "fresh",  # 1: the tokens of the next step are known already
+    "turn",  # which of the draws in its rows' windows is the next one's
 )
 INSTANCE = _whole(
     "steps",
@@ -107,7 +108,11 @@ class FleetState(NamedTuple):
 
     tally: Ints
     row: SmallInts3D
-    """int32[6, ranks, rows] (5 without speculation), see `WHO`."""
+    """int32[7, ranks, rows] (5 without speculation), see `WHO`."""
+    windows: SmallInts
+    """int32[2**16]: a ring's draws from each place on, ``window_draws`` of them packed into a word."""
+    window_bits: int
+    window_draws: int
     ranks: Annotated[NDArray[np.void], RANK]
     saturated: Ints3D
     """int64[2, ranks, saturations], see `RUNNING`."""
@@ -132,6 +137,26 @@ class FleetState(NamedTuple):
     pieces: Floats2D
     """float64[prefill terms, ranks]: price of a rank's prompt tokens."""
     part: Floats
+
+
+WINDOW_BITS = 30
+
+
+def windows_of(draws: Draws) -> tuple[SmallInts, int, int]:
+    """A ring of draws packed into words, bits a draw, and draws a word.
+
+    A step then takes a few bits out of a word that lies beside the row; to look its draw up in the ring costs more
+    than all the rest that a step does to a row.
+    """
+    if len(draws.drafts) == 0:
+        return np.zeros(0, np.int32), 1, 1
+    clipped = np.minimum(draws.accepted, draws.drafts.max()).astype(np.int64)
+    bits = max(1, int(clipped.max()).bit_length())
+    count = WINDOW_BITS // bits
+    packed = np.zeros(len(clipped), np.int64)
+    for i in range(count):
+        packed |= np.roll(clipped, -i) << (bits * i)
+    return packed.astype(np.int32), bits, count
 
 
 def leaves(clocks: int) -> int:
@@ -168,9 +193,13 @@ def new_state(
     backlogs[len(backlogs) // 2 : len(backlogs) // 2 + prompts] = 0.0
     for i in range(len(backlogs) // 2 - 1, 0, -1):
         backlogs[i] = min(backlogs[2 * i], backlogs[2 * i + 1])
+    windows, window_bits, window_draws = windows_of(draws)
     state = FleetState(
         tally=tally,
-        row=np.zeros((6 if len(draws.drafts) else 5, ranks, stride), np.int32),
+        row=np.zeros((7 if len(draws.drafts) else 5, ranks, stride), np.int32),
+        windows=windows,
+        window_bits=window_bits,
+        window_draws=window_draws,
         ranks=np.zeros(ranks, RANK),
         saturated=np.zeros((2, ranks, saturations), np.int64),
         instances=np.zeros(instances, INSTANCE),

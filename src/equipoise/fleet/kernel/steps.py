@@ -28,7 +28,10 @@ from equipoise.fleet.kernel.rows import (
     grow_all,
     growth,
     needed,
+    next_turn,
+    set_place,
     take_row,
+    take_tokens,
     unqueue,
 )
 from equipoise.fleet.kernel.state import (
@@ -46,6 +49,7 @@ from equipoise.fleet.kernel.state import (
     UNTIL,
     USED,
     WHO,
+    WINDOW,
 )
 from equipoise.fleet.kernel.world import (
     draws_in,
@@ -81,29 +85,30 @@ def end_step(world, width, instance, now, told):  # type: ignore[no-untyped-def]
         more_in(world),
     )
     speculative, shift = len(draws.drafts) > 0, life.block_shift
-    simple = shift == 0 and len(prices_in(world).saturation_tokens) == 0
+    alike = len(draws.drafts) <= 1
+    lengths = prices_in(world).saturation_tokens
     count_told, tokens = 0, 0
     for rank in range(instance * width, (instance + 1) * width):
         rows = state.ranks[rank].rows
         if rows == 0:
             continue
         used, until, lack = state.row[USED, rank], state.row[UNTIL, rank], state.row[LACK, rank]
-        if state.ranks[rank].varied:
-            grown = state.row[GROW, rank]
+        tokens += state.ranks[rank].yields
+        if state.ranks[rank].lacking == 0 and alike:
+            done = take_tokens(world, shift, rank)
+        else:
+            done, grown = 0, state.row[GROW, rank]
             for j in range(rows):
                 used[j] += grown[j]
+                done += used[j] == until[j]
+            state.ranks[rank].context += state.ranks[rank].yields
+            state.ranks[rank].fresh = 0
             if speculative:
-                at = state.row[AT, rank]
+                next_turn(world, rank)
                 for j in range(rows):
-                    at[j] += grown[j] > 0
-        else:
-            for j in range(rows):
-                used[j] += 1
-        done = 0
-        for j in range(rows):
-            done += used[j] == until[j]
-        state.ranks[rank].context += state.ranks[rank].yields
-        tokens += state.ranks[rank].yields
+                    if grown[j] == 0:
+                        set_place(world, rank, j, state.row[AT, rank, j] + state.ranks[rank].turn - 1)
+            add_up(world, shift, rank)
         if settings.keep_requests and state.ranks[rank].unborn > 0:
             for j in range(rows):
                 q = np.int64(state.row[WHO, rank, j])
@@ -124,6 +129,9 @@ def end_step(world, width, instance, now, told):  # type: ignore[no-untyped-def]
                     k = replica_of(q, work.session, settings.replicas)
                     forget(world, shift, k, rank, q)
                     state.ranks[rank].context -= used[j]
+                    state.ranks[rank].resident -= held_tokens(used[j], shift)
+                    for s in range(len(lengths)):
+                        state.saturated[RUNNING, rank, s] -= min(used[j], lengths[s])
                     if whole and settings.knows == EXTRAPOLATED:
                         learn_pace(world, instance, out.start_s[q], now, work.output_tokens[q])
                     state.requests[q].size = used[j]
@@ -137,15 +145,12 @@ def end_step(world, width, instance, now, told):  # type: ignore[no-untyped-def]
                     state.row[WHO, rank, kept] = q
                     used[kept], until[kept], lack[kept] = used[j], until[j], lack[j]
                     if speculative:
-                        state.row[AT, rank, kept] = state.row[AT, rank, j]
+                        for column in (GROW, AT, WINDOW):
+                            state.row[column, rank, kept] = state.row[column, rank, j]
                 kept += 1
             state.ranks[rank].rows = kept
             state.instances[instance].load -= rows - kept
             state.tally[TALLY.IN_POOL] -= rows - kept
-        if simple:
-            state.ranks[rank].resident = state.ranks[rank].context
-        else:
-            add_up(world, shift, rank)
     out.ended[ENDED.TOKENS] += tokens
     return count_told
 
@@ -267,7 +272,8 @@ def admit(world, instance, rank, total, bound, most_growth, now):  # type: ignor
             state.tally[TALLY.SWAPPED] += size
         state.requests[q].owed = 0
         if speculative:
-            state.row[AT, rank, state.ranks[rank].rows] = draws.phase[q] + size - work.context_tokens[q]
+            place = draws.phase[q] + size - work.context_tokens[q]
+            set_place(world, rank, state.ranks[rank].rows, place)
         take_row(world, shift, rank, q, until, lack)
         total += held_tokens(size + most_growth, shift) if bound else wanted
         if settings.keep_requests:
@@ -300,14 +306,12 @@ def load_step(world, instance, width, counts):  # type: ignore[no-untyped-def]
         for t in range(len(prefill.token)):
             state.pieces[t, r] = 0.0
         lacking = state.ranks[rank].lacking > 0
-        state.ranks[rank].varied = lacking or speculative
         if not lacking:
             batch, queries, context, yields, again = rows, rows, state.ranks[rank].context, rows, 0
-            if speculative:
-                yields = grow_all(world, rank)
-                if alike:
-                    queries += rows * draws.drafts[0]
-                    again = draws.drafts[0] * context
+            if alike:
+                yields = state.ranks[rank].yields if state.ranks[rank].fresh else grow_all(world, rank)
+                queries += rows * draws.drafts[0]
+                again = draws.drafts[0] * context
             for s in range(len(lengths)):
                 state.step_k[0, r, s] = state.saturated[RUNNING, rank, s]
         if lacking or (speculative and not alike):

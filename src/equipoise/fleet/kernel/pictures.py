@@ -20,6 +20,8 @@ nothing is shown below 0.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from equipoise._jit import jitable
@@ -27,7 +29,7 @@ from equipoise.fleet.kernel.layout import ERASED, EXTRAPOLATED, LEDGER
 from equipoise.fleet.kernel.lists import replica_of
 from equipoise.fleet.kernel.routers import AGE, BATCH, CONTEXT, FREE_SLOTS, FREE_TOKENS, STALE, UNSEEN
 from equipoise.fleet.kernel.state import NOBODY, QUEUED, RUNNING, USED, WHO
-from equipoise.fleet.kernel.world import prices_in, ranked_in, seen_in, settings_in, state_in
+from equipoise.fleet.kernel.world import life_in, prices_in, ranked_in, seen_in, settings_in, state_in
 from equipoise.types import Ranks
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "deliver",
     "forget",
     "held_tokens",
+    "is_due",
     "learn_pace",
     "next_delivery_s",
     "publish",
@@ -211,6 +214,19 @@ def learn_pace(world, instance, start_s, now, tokens):  # type: ignore[no-untype
         seen.reported[instance].pace_s = pace_s
     else:
         seen.reported[instance].pace_s += (pace_s - seen.reported[instance].pace_s) / 16
+
+
+@jitable
+def is_due(world, instance, now):  # type: ignore[no-untyped-def]
+    """Whether an instance reports at this step end."""
+    seen, settings, state = seen_in(world), settings_in(world), state_in(world)
+    period_s = life_in(world).report_period_s
+    if period_s == 0:
+        return state.instances[instance].steps % settings.report_period_steps == 0
+    if now < seen.reported[instance].next_s:
+        return False
+    seen.reported[instance].next_s = (math.floor(now / period_s) + 1) * period_s
+    return True
 
 
 @jitable

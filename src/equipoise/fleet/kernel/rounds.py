@@ -1,115 +1,168 @@
-"""Placement in groups: a group for each request first, then the policy inside it.
-
-`equipoise.policies.groups` does the same from the view alone. Here loads and room are added up once for an instance
-that has changed, so a request costs O(instances), not O(ranks); and the rank may be chosen on another view.
-"""
+"""A round of placement: who waits too long leaves, who is asked about, what is done with the answers."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from equipoise._jit import jitable
-from equipoise.fleet.kernel.pictures import view_of
-from equipoise.fleet.kernel.routers import BATCH, CONTEXT, FREE_TOKENS, REQUESTS, ROOM, STALE, TOKENS
-from equipoise.fleet.kernel.state import IDLE
-from equipoise.fleet.kernel.world import pool_in, prices_in, seen_in, settings_in, state_in
-from equipoise.policies.views import slice_ranks, take_requests
-from equipoise.types import Memory
+from equipoise.fleet.kernel.layout import ABORTED, BY_INSTANCE, COUNTS, EXACT
+from equipoise.fleet.kernel.life import end_request, lose
+from equipoise.fleet.kernel.lists import append, one_of
+from equipoise.fleet.kernel.pictures import count_dispatch, held_tokens, refresh
+from equipoise.fleet.kernel.routers import FREE_TOKENS
+from equipoise.fleet.kernel.rows import count_queued
+from equipoise.fleet.kernel.state import CHOSEN, HELD, NOBODY, OFFERED, TALLY, TURN
+from equipoise.fleet.kernel.world import (
+    life_in,
+    more_in,
+    out_in,
+    pool_in,
+    seen_in,
+    settings_in,
+    state_in,
+    work_in,
+)
+from equipoise.replay.layout import BAD_RANK, ENDED, MAX_ROUND, NO_ROOM
 
-__all__ = ["place_in_groups", "show_starts"]
-
-
-@jitable
-def choose_groups(world, k, requests, group_of):  # type: ignore[no-untyped-def]
-    """What `equipoise.policies.groups.choose_groups` does, on view number k."""
-    seen, starts, settings = seen_in(world), pool_in(world).group_starts, settings_in(world)
-    width, groups = pool_in(world).ranks_per_instance, len(pool_in(world).group_starts) - 1
-    shown, totals = seen.shown, seen.totals
-    load = np.zeros(groups, np.int64)
-    room = np.full(groups, -1)
-    for g in range(groups):
-        for p in range(starts[g], starts[g + 1]):
-            if totals[STALE, k, p]:
-                batch, context, most = 0, 0, -1
-                for r in range(p * width, (p + 1) * width):
-                    batch += shown[BATCH, k, r]
-                for r in range(p * width, (p + 1) * width):
-                    context += shown[CONTEXT, k, r]
-                for r in range(p * width, (p + 1) * width):
-                    most = max(most, shown[FREE_TOKENS, k, r])
-                totals[REQUESTS, k, p], totals[TOKENS, k, p], totals[ROOM, k, p] = batch, context, most
-                totals[STALE, k, p] = 0
-            load[g] += totals[TOKENS, k, p] if settings.group_by_tokens else totals[REQUESTS, k, p]
-            room[g] = max(room[g], totals[ROOM, k, p])
-    for j in range(len(group_of)):
-        best, least, best_fits = 0, np.inf, False
-        for g in range(groups):
-            fits = room[g] >= requests.reserve_tokens[j]
-            mean = load[g] / ((starts[g + 1] - starts[g]) * width)
-            if (fits and not best_fits) or (fits == best_fits and mean < least):
-                best, least, best_fits = g, mean, fits
-        group_of[j] = best
-        load[best] += requests.context_tokens[j] if settings.group_by_tokens else 1
+__all__ = ["draw_up", "give_up", "keep_waiting", "take_answers"]
 
 
 @jitable
-def show_starts(world, first, last, now):  # type: ignore[no-untyped-def]
-    """Show when what is placed now on instances `first` to before `last` would start."""
-    seen, state, width = seen_in(world), state_in(world), pool_in(world).ranks_per_instance
-    for p in range(first, last):
-        end = state.end_s[len(state.end_s) // 2 + p]
-        starts_in_s = end - now if end != IDLE else 0.0
-        for r in range(p * width, (p + 1) * width):
-            seen.starts_in_s[1, r] = starts_in_s
+def give_up(world, now):  # type: ignore[no-untyped-def]
+    """Requests that have waited longer than their client has patience leave; the longest waiting stand first."""
+    life, state = life_in(world), state_in(world)
+    tally = state.tally
+    gone = 0
+    while (
+        gone < tally[TALLY.HELD] and now - state.requests[state.round[HELD, gone]].joined_s > life.patience_s
+    ):
+        end_request(world, state.round[HELD, gone], ABORTED, now)
+        gone += 1
+    if gone > 0:
+        for j in range(gone, tally[TALLY.HELD]):
+            state.round[HELD, j - gone] = state.round[HELD, j]
+            state.round[OFFERED, j - gone] = state.round[OFFERED, j]
+        tally[TALLY.HELD] -= gone
+        tally[TALLY.WAITING] -= gone
+    while (
+        tally[TALLY.HELD] == 0
+        and tally[TALLY.QUEUE_FIRST] != NOBODY
+        and now - state.requests[tally[TALLY.QUEUE_FIRST]].joined_s > life.patience_s
+    ):
+        q = tally[TALLY.QUEUE_FIRST]
+        tally[TALLY.QUEUE_FIRST] = state.requests[q].following
+        if tally[TALLY.QUEUE_FIRST] == NOBODY:
+            tally[TALLY.QUEUE_LAST] = NOBODY
+        tally[TALLY.WAITING] -= 1
+        end_request(world, q, ABORTED, now)
 
 
 @jitable
-def place_in_groups(world, number, replica, owners, requests, place, params, ints, floats, now, out):  # type: ignore[no-untyped-def]
-    """Place a replica's requests of a round, group by group.
+def draw_up(world, asked, now):  # type: ignore[no-untyped-def]
+    """Fill `asked` with those that a policy has kept and then the queue, as many as a round takes; returns how many."""
+    work, state, out, more = work_in(world), state_in(world), out_in(world), more_in(world)
+    tally, shift = state.tally, life_in(world).block_shift
+    instances, boundaries = pool_in(world).instances, state.tally[TALLY.BOUNDARIES]
+    size = tally[TALLY.HELD]
+    while size < MAX_ROUND and tally[TALLY.QUEUE_FIRST] != NOBODY:
+        q = tally[TALLY.QUEUE_FIRST]
+        tally[TALLY.QUEUE_FIRST] = state.requests[q].following
+        state.round[HELD, size], state.round[OFFERED, size] = q, boundaries
+        size += 1
+    if tally[TALLY.QUEUE_FIRST] == NOBODY:
+        tally[TALLY.QUEUE_LAST] = NOBODY
+    for j in range(size):
+        q = state.round[HELD, j]
+        asked.context_tokens[j] = state.requests[q].size
+        asked.reserve_tokens[j] = held_tokens(state.requests[q].size, shift)
+        asked.session[j] = one_of(work.session, q)
+        asked.request[j] = q
+        since = boundaries - state.round[OFFERED, j]
+        asked.waited_steps[j] = since // instances if since > 0 else 0
+        asked.waited_s[j] = now - state.requests[q].joined_s
+        state.round[CHOSEN, j] = -1
+    out.ended[ENDED.ROUNDS] += 1
+    more.counts[COUNTS.DECISIONS] += size
+    return size
+
+
+@jitable
+def take_answers(world, replica, number, requests, answers, reserve, now):  # type: ignore[no-untyped-def]
+    """Send requests where the policy of a replica wants them, in order; stops at an answer that its view forbids.
 
     Parameters
     ----------
     world : int
-    number, replica : int
-        The view it chooses groups on, and whose requests they are.
-    owners : int
-        0: the replica places into every group itself, on its own view, and has a memory for each. Above 0: every group
-        is an instance and has an owner, one of so many replicas, who places on the exact view.
+    replica, number : int
+        Who has chosen, and the number of the view it was shown.
     requests : Requests
-    place : function
-    params : float64[...]
-    ints, floats : [replicas * groups, ...]
+        What it was asked about: those at `TURN` of the round.
+    answers : int64[requests]
+    reserve : int
+        Growth reserve, in tokens.
     now : float
-    out : int64[requests]
-        Rank over the whole pool, or -1; the number of ranks where the policy named none of its group.
+
+    Returns
+    -------
+    bool
+        Whether all answers were allowed; if not, the error is in ``ended``.
     """
-    seen, bounds, starts = seen_in(world), state_in(world).bounds, pool_in(world).group_starts
-    prices, groups = prices_in(world), len(bounds) - 1
-    exact = len(seen.own)
-    view = view_of(world, exact if owners else number)
-    timed = (owners > 0 or number == exact) and pool_in(world).instances > 1
-    group_of = np.empty(len(out), np.int64)
-    choose_groups(world, number, requests, group_of)
-    for g in range(groups):
-        count = 0
-        for j in range(len(out)):
-            count += group_of[j] == g
-        if count == 0:
+    life, settings, state, seen, out, more = (
+        life_in(world),
+        settings_in(world),
+        state_in(world),
+        seen_in(world),
+        out_in(world),
+        more_in(world),
+    )
+    tally, ended, width, shift = state.tally, out.ended, pool_in(world).ranks_per_instance, life.block_shift
+    shares, reports, exact = life.split == BY_INSTANCE, settings.knows != EXACT, len(seen.own)
+    judge = exact if shares else number
+    for j in range(len(answers)):
+        q, r = state.round[HELD, state.round[TURN, j]], answers[j]
+        state.round[CHOSEN, state.round[TURN, j]] = r
+        if r == -1:
             continue
-        members = np.empty(count, np.int64)
-        count = 0
-        for j in range(len(out)):
-            if group_of[j] == g:
-                members[count] = j
-                count += 1
-        if timed:
-            show_starts(world, starts[g], starts[g + 1], now)
-        first, last = bounds[g], bounds[g + 1]
-        part = np.full(count, -1, np.int64)
-        own = (g % owners if owners else replica) * groups + g
-        asked = take_requests(requests, members)
-        place(slice_ranks(view, first, last), asked, prices, params, Memory(ints[own], floats[own]), part)
-        for j in range(count):
-            inside = 0 <= part[j] < last - first
-            outside = len(view.batch) if part[j] >= 0 else part[j]
-            out[members[j]] = part[j] + first if inside else outside
+        code = 0 if 0 <= r < len(state.ranks) else BAD_RANK
+        if code == 0:
+            refresh(world, reserve, judge, r, r + 1, r // width)
+            if seen.shown[FREE_TOKENS, judge, r] < requests.reserve_tokens[j]:
+                code = NO_ROOM
+        if code:
+            ended[ENDED.ERROR], ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = code, q, r
+            return False
+        p = r // width
+        out.rank[q] = r
+        lives = state.ranks[r].up == 1
+        if settings.keep_requests:
+            more.placed_s[q] = now
+        more.counts[COUNTS.DISPATCHED] += 1
+        tally[TALLY.WAITING] -= 1
+        tally[TALLY.IDLE_ROUNDS] = 0
+        if lives:
+            append(state.lists, state.requests, r, q)
+            count_queued(world, shift, r, q)
+            state.instances[p].load += 1
+            tally[TALLY.IN_POOL] += 1
+        else:
+            lose(world, q, now)
+        if reports:
+            count_dispatch(world, shift, replica, r, q, requests.context_tokens[j], now, lives)
+            refresh(world, reserve, replica, r, r + 1, p)
+        if not reports or shares:
+            refresh(world, reserve, exact, r, r + 1, p)
+    return True
+
+
+@jitable
+def keep_waiting(world, size):  # type: ignore[no-untyped-def]
+    """Keep those of a round that were not placed, in order; returns how many."""
+    state, ended = state_in(world), out_in(world).ended
+    before, holding = state.tally[TALLY.HELD], 0
+    for j in range(size):
+        if state.round[CHOSEN, j] == -1:
+            ended[ENDED.BLOCKED_REQUESTS] += j >= before
+            ended[ENDED.BLOCKED_ROUNDS] += 1
+            state.round[HELD, holding] = state.round[HELD, j]
+            state.round[OFFERED, holding] = state.round[OFFERED, j]
+            holding += 1
+    state.tally[TALLY.HELD] = holding
+    return holding

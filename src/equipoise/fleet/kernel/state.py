@@ -39,6 +39,10 @@ class _Tally(NamedTuple):
     SWAPPED: int = 11  # tokens of the step that is being started
     HELD: int = 12  # requests that a policy kept
     PROMPTED: int = 13  # 1: prompts have come since idle prefill instances were last looked at
+    STARTED: int = 14  # steps
+    BOUNDARIES: int = 15  # ends of steps
+    IDLE_ROUNDS: int = 16  # rounds since a request was last placed, in which nothing else happens any more
+    COUNTING: int = 17  # 1: the warm-up is over
 
 
 TALLY = _Tally()

@@ -15,15 +15,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise import cost, errors, fleet, models, policies, report, study, traces
+    from equipoise import cost, errors, fleet, models, policies, report, router, study, traces
     from equipoise.fleet import Deployment, FleetResult, simulate
     from equipoise.replay import Pool, ReplayResult, replay
+    from equipoise.router import Router
 
 __all__ = [
     "Deployment",
     "FleetResult",
     "Pool",
     "ReplayResult",
+    "Router",
     "cost",
     "errors",
     "fleet",
@@ -31,6 +33,7 @@ __all__ = [
     "policies",
     "replay",
     "report",
+    "router",
     "simulate",
     "study",
     "traces",
@@ -41,6 +44,7 @@ _FROM = {
     "FleetResult": "fleet",
     "Pool": "replay",
     "ReplayResult": "replay",
+    "Router": "router",
     "simulate": "fleet",
 }
 """Names that live in a room."""

@@ -56,11 +56,14 @@ __all__ = [
     "address",
     "borrowed",
     "compiled",
+    "function_reader",
     "jitable",
     "numba_type",
     "package_digest",
+    "put",
     "reader",
     "shortened",
+    "size_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -207,6 +210,47 @@ def reader(whole: Any, part: str) -> Any:
     return read
 
 
+@intrinsic
+def put(_context: Any, value: Any, where: Any) -> Any:
+    """Write a tuple, or a first-class function, to an address: what outlives the call, unlike `address`.
+
+    Whoever asks for it keeps the arrays alive, and the memory: `size_of` says how many bytes, aligned to 8.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        builder.store(args[0], builder.inttoptr(args[1], args[0].type.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(value, types.int64), generate
+
+
+@intrinsic
+def size_of(_context: Any, value: Any) -> Any:
+    """Bytes that `put` writes for such a value."""
+
+    def generate(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
+        return Constant(IntType(64), context.get_abi_sizeof(context.get_value_type(value)))
+
+    return types.int64(value), generate
+
+
+def function_reader(signature: Any) -> Any:
+    """Make the function that reads a first-class function of that signature from where it was `put`.
+
+    Handed over as an argument, a function costs a call from Python several microseconds.
+    """
+    kind = types.FunctionType(signature)
+
+    @intrinsic
+    def read(_context: Any, where: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.load(builder.inttoptr(args[0], context.get_value_type(kind).as_pointer()))
+
+        return kind(types.int64), generate
+
+    return read
+
+
 def _read_parts(builder: Any, pointer: Any) -> Any:
     """Read a structure part by part: compilers drop parts that are not used, whole structures they copy."""
     kind = pointer.type.pointee
@@ -343,20 +387,29 @@ def _add_file(digest: Any, name: str) -> None:
         digest.update(path.read_bytes())
 
 
-COMPILED_ROOMS = ("cost", "policies", "replay", "fleet.kernel")
-"""Rooms with compiled code, lowest first. More than is compiled counts: a list of files would be forgotten once."""
+ROOMS_BELOW = {
+    "cost": (),
+    "policies": ("cost",),
+    "router.kernel": ("cost", "policies"),
+    "replay": ("cost", "policies"),
+    "fleet.kernel": ("cost", "policies", "replay"),
+}
+"""Rooms with compiled code, and those they use. More than is compiled counts: lists of files would be forgotten."""
 
 
 @cache
 def package_digest(module: str = "") -> str:
-    """Digest of all source that a function of a module may be compiled from, or that decides how."""
+    """Digest of all source that a function of a module may be compiled from, or that decides how.
+
+    Code of others may use any room but the router's.
+    """
     package = Path(__file__).parent
     sources = [package / "types.py", Path(__file__)]
-    reach = len(COMPILED_ROOMS)
-    for i, room in enumerate(COMPILED_ROOMS):
+    reached = (*ROOMS_BELOW["fleet.kernel"], "fleet.kernel")
+    for room, below in ROOMS_BELOW.items():
         if module.startswith(f"equipoise.{room}."):
-            reach = i + 1
-    for room in COMPILED_ROOMS[:reach]:
+            reached = (*below, room)
+    for room in reached:
         sources += sorted((package / room.replace(".", "/")).glob("*.py"))
     digest = sha256()
     for path in sources:

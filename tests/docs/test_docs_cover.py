@@ -225,7 +225,7 @@ PUBLIC = (
         "report",
         "fleet",
     ),
-    *("calibrate", "calibrate.readers"),
+    *("calibrate", "calibrate.readers", "router"),
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from equipoise.cost.step_cost import StepCost, Term
 from equipoise.fleet import engine, simulate
 from equipoise.fleet.kernel.layout import STATUS_NAMES
-from equipoise.replay.kernel import learn_nothing
+from equipoise.policies.calling import learn_nothing
 from equipoise.traces.trace import Trace
 
 CONSTANT = StepCost("a second a step", (Term("none", per_request=0.0),), constant=1.0, us_per_unit=1e6)

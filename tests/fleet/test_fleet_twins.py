@@ -13,8 +13,8 @@ from equipoise.fleet.kernel.layout import BY_INSTANCE, PARTS
 from equipoise.fleet.kernel.routers import new_pictures
 from equipoise.fleet.kernel.run import fleet_run
 from equipoise.fleet.kernel.state import new_state
+from equipoise.policies.calling import learn_nothing
 from equipoise.policies.views import waiting_requests
-from equipoise.replay.kernel import learn_nothing
 from equipoise.replay.layout import ENDED, MAX_ROUND
 
 

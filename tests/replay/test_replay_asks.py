@@ -69,10 +69,10 @@ def test_everything_that_ended_is_told_once(engine, monkeypatch):
 
     stacked = []
     monkeypatch.setattr(Policy, "new_memory", noted)
-    memories = engine_module.memories
+    memories = engine_module.group_memories
     monkeypatch.setattr(
         engine_module,
-        "memories",
+        "group_memories",
         lambda *arguments, **named: stacked.extend(memories(*arguments, **named)) or stacked,
     )
     run_unchecked(trace, Pool(instances=2, ranks=2, groups=2), LEARNER, CONSTANT, mode="timed", engine=engine)

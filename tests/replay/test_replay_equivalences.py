@@ -231,9 +231,9 @@ def test_equal_runs_are_equal_in_any_thread(name):
 
 def test_groups_and_seeds_draw_from_streams_of_their_own():
     """No group of one seed repeats a group of another seed: averages over seeds count on it."""
-    from equipoise.replay.setup import _stream
+    from equipoise.policies.calling import stream
 
-    streams = {_stream(seed, group) for seed in range(50) for group in range(20)}
+    streams = {stream(seed, group) for seed in range(50) for group in range(20)}
     assert len(streams) == 50 * 20
     pool, trace = Pool(instances=2, ranks=8, groups=2), busy_trace()
     run = run_unchecked(trace, pool, "random", CONSTANT, concurrency=32, seed=3)

@@ -31,12 +31,13 @@ from equipoise.fleet.kernel.layout import (
 )
 from equipoise.fleet.result import FleetResult
 from equipoise.policies import Policy, parse
+from equipoise.policies.calling import failed, functions
 from equipoise.policies.views import waiting_requests
 from equipoise.replay import Pool, SnapshotPlan
 from equipoise.replay.engine import DEFAULT_BATCH, SERIES_ROWS, check_outcome
 from equipoise.replay.layout import ENDED, MAX_ROUND, Outcome, Work, new_outcome
 from equipoise.replay.pool import whole_number
-from equipoise.replay.setup import arrivals, check_options, column, failed, functions, memories
+from equipoise.replay.setup import arrivals, check_options, column, group_memories
 from equipoise.traces.trace import Trace
 
 __all__ = ["FleetMode", "simulate"]
@@ -168,9 +169,7 @@ def simulate(
         snapshots=plan.count,
     )
     more = new_fleet_outcome(len(trace), keep_requests=keep)
-    ints, floats = memories(
-        policy, prices, layout, groups=pool.groups, replicas=information.replicas, seed=seed
-    )
+    ints, floats = group_memories(policy, prices, layout, replicas=information.replicas, seed=seed)
     slow = engine == "reference" or not policy.compiled
     common = (
         work, layout, settings, life, ranked, extras, draws, changes, prices, prefill_prices,

@@ -11,6 +11,7 @@ import numpy as np
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError, InternalError, PolicyError
 from equipoise.policies import Policy, parse
+from equipoise.policies.calling import failed, functions
 from equipoise.policies.views import empty_ranks, waiting_requests
 from equipoise.replay.information import Information
 from equipoise.replay.layout import (
@@ -28,7 +29,7 @@ from equipoise.replay.layout import (
 )
 from equipoise.replay.pool import Pool, whole_number
 from equipoise.replay.result import ReplayResult
-from equipoise.replay.setup import arrivals, check_options, column, failed, functions, memories
+from equipoise.replay.setup import arrivals, check_options, column, group_memories
 from equipoise.replay.state import new_state
 from equipoise.traces.trace import Trace
 
@@ -175,7 +176,7 @@ def replay(
         keep_requests=keep,
         snapshots=plan.count,
     )
-    ints, floats = memories(policy, prices, layout, groups=pool.groups, replicas=1, seed=seed)
+    ints, floats = group_memories(policy, prices, layout, replicas=1, seed=seed)
     slow = engine == "reference" or not policy.compiled
     common = (
         work,

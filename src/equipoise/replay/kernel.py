@@ -40,12 +40,11 @@ from equipoise._jit import (
 )
 from equipoise.cost.evaluate import step_price
 from equipoise.policies.groups import place_in_groups
+from equipoise.policies.rules import breach, room
 from equipoise.replay.keeping import next_row, take_snapshot
 from equipoise.replay.layout import (
-    BAD_RANK,
     ENDED,
     MAX_ROUND,
-    NO_ROOM,
     ORDERLESS_ROUNDS,
     SERIES,
     STUCK,
@@ -58,7 +57,7 @@ from equipoise.replay.layout import (
 from equipoise.replay.state import IDLE, NOBODY, State
 from equipoise.types import Floats2D, Ints2D, Memory
 
-__all__ = ["learn_nothing", "run", "sort_ascending"]
+__all__ = ["run", "sort_ascending"]
 
 
 @jitable
@@ -86,11 +85,6 @@ def schedule(first, following, due_step, instance, calendar, request, step):  # 
     due_step[calendar, request] = step
     following[calendar, request] = first[instance, calendar, slot]
     first[instance, calendar, slot] = request
-
-
-@compiled(FINISHED)
-def learn_nothing(memory, params, request, rank, context_tokens, output_tokens):  # type: ignore[no-untyped-def]
-    """Stand in for a policy that does not learn; never called."""
 
 
 SIGNATURE = types.void(
@@ -277,7 +271,7 @@ def run(  # type: ignore[no-untyped-def]
             for r in range(width):
                 shown_slots[i, r] = pool.max_batch - batch[i, r]
             for r in range(width):
-                shown_free[i, r] = largest - context[i, r] if batch[i, r] < pool.max_batch else -1
+                shown_free[i, r] = room(largest - context[i, r], pool.max_batch - batch[i, r])
             for s in range(saturations):
                 for r in range(width):
                     shown_saturated[i, r, s] = saturated[i, r, s]
@@ -343,8 +337,10 @@ def run(  # type: ignore[no-untyped-def]
                 known = 0 <= r < ranks
                 p = r // width if known else 0
                 r -= p * width
-                if not known or context[p, r] + length > largest or batch[p, r] >= pool.max_batch:
-                    ended[ENDED.ERROR] = NO_ROOM if known else BAD_RANK
+                free = room(largest - context[p, r], pool.max_batch - batch[p, r]) if known else -1
+                wrong = breach(chosen[j], ranks, free, length)
+                if wrong:
+                    ended[ENDED.ERROR] = wrong
                     ended[ENDED.ERROR_REQUEST], ended[ENDED.ERROR_RANK] = q, chosen[j]
                     break
                 begin = steps[p] if end_s[p] == IDLE else steps[p] + 1
@@ -366,7 +362,7 @@ def run(  # type: ignore[no-untyped-def]
                 shown_batch[p, r] = batch[p, r]
                 shown_context[p, r] = context[p, r]
                 shown_slots[p, r] = slots_left
-                shown_free[p, r] = largest - context[p, r] if slots_left > 0 else -1
+                shown_free[p, r] = room(largest - context[p, r], slots_left)
                 if settings.keep_requests:
                     joining_next[q] = joining_first[p]
                     joining_first[p] = q

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from equipoise.policies.rules import BAD_RANK, MAX_ROUND, NO_ROOM, UNLIMITED_TOKENS
 from equipoise.types import Floats, Floats2D, Ints, Ints2D, Ints3D, SmallInts
 
 __all__ = [
@@ -26,18 +27,11 @@ __all__ = [
     "new_outcome",
 ]
 
-UNLIMITED_TOKENS = 1 << 47
-"""Capacity of a rank without a limit: the sum over 32,768 such ranks is 2**62 and still fits into 63 bits."""
-
-MAX_ROUND = 1024
-"""Most requests handed to a policy at once; with more waiting, the oldest go first."""
-
 ORDERLESS_ROUNDS = 1000
 """Rounds in a row a policy may place nothing on an idle pool before the run is stopped as stuck."""
 
-BAD_RANK, NO_ROOM, STUCK = 1, 2, 3
-"""Values of ``ended[ENDED.ERROR]``: a policy named no rank it was shown, a rank that was shown full, or placed nothing
-for ever."""
+STUCK = 3
+"""A value of ``ended[ENDED.ERROR]``, beside `BAD_RANK` and `NO_ROOM`: a policy placed nothing for ever."""
 
 
 class Work(NamedTuple):

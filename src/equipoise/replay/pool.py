@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.errors import InputError
-from equipoise.replay.layout import UNLIMITED_TOKENS, PoolLayout
+from equipoise.policies.rules import UNLIMITED_BATCH, UNLIMITED_TOKENS
+from equipoise.replay.layout import PoolLayout
 
 __all__ = ["Pool", "whole_number"]
 
 MAX_RANKS = 32_768
 """Sums of unlimited capacities over this many ranks stay within 63 bits."""
-UNLIMITED_BATCH = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)

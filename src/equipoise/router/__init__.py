@@ -1,0 +1,89 @@
+"""The router: events in, actions out. The simulated policy places real requests, on an exact ledger.
+
+`Router` is a state machine without a clock or sockets; what carries bytes and reads engines is built on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equipoise._lazy import lazy
+
+if TYPE_CHECKING:
+    from equipoise.router.core import Router
+    from equipoise.router.decisions import Decision, DecisionLog, Shadow
+    from equipoise.router.events import (
+        Abort,
+        Action,
+        Arrival,
+        Dispatch,
+        InstanceSpec,
+        RankReport,
+        RankSpec,
+        Reject,
+    )
+    from equipoise.router.reasons import (
+        HARMLESS,
+        STATUS,
+        AbortReason,
+        InstanceState,
+        PlaceReason,
+        RejectReason,
+        Rung,
+    )
+    from equipoise.router.settings import Settings
+    from equipoise.router.view import Integrity, RouterView
+
+__all__ = [
+    "HARMLESS",
+    "STATUS",
+    "Abort",
+    "AbortReason",
+    "Action",
+    "Arrival",
+    "Decision",
+    "DecisionLog",
+    "Dispatch",
+    "InstanceSpec",
+    "InstanceState",
+    "Integrity",
+    "PlaceReason",
+    "RankReport",
+    "RankSpec",
+    "Reject",
+    "RejectReason",
+    "Router",
+    "RouterView",
+    "Rung",
+    "Settings",
+    "Shadow",
+]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "core": ("Router",),
+        "decisions": ("Decision", "DecisionLog", "Shadow"),
+        "events": (
+            "Abort",
+            "Action",
+            "Arrival",
+            "Dispatch",
+            "InstanceSpec",
+            "RankReport",
+            "RankSpec",
+            "Reject",
+        ),
+        "reasons": (
+            "HARMLESS",
+            "STATUS",
+            "AbortReason",
+            "InstanceState",
+            "PlaceReason",
+            "RejectReason",
+            "Rung",
+        ),
+        "settings": ("Settings",),
+        "view": ("Integrity", "RouterView"),
+    },
+)

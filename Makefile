@@ -39,6 +39,7 @@ demo: $(VENV)/.demo  ## the article's policies on the embedded workload: a table
 	@echo "Open $(DEMO_DIR)/report.html in a browser; $(DEMO_DIR)/timeline.json in ui.perfetto.dev."
 
 test: $(VENV)/.dev  ## the quick test suite
+	@[ -n "$(TESTS)" ] || $(BIN)/python scripts/compile_kernels.py
 	@$(BIN)/python -m pytest -n 2 $(TESTS)
 
 lint: $(VENV)/.dev  ## style

@@ -16,10 +16,16 @@ from equipoise.replay.layout import ENDED, SERIES, STUCK, TOTALS
 
 @quick(150)
 @given(fleets())
-def test_every_request_is_accounted_for(case):
+def test_requests_and_time_are_accounted_for(case):
     if case is None:
         return
     out, more = case.run()
+    requests_are_accounted_for(case, out, more)
+    time_is_accounted_for(out, more)
+
+
+def requests_are_accounted_for(case, out, more):
+    """Every request has one end, and the counts are those of the ends."""
     ended, counts, n = out.ended, more.counts, len(case.work.context_tokens)
     event(f"error {ended[ENDED.ERROR]}")
     by_status = np.bincount(more.status, minlength=6)
@@ -38,6 +44,20 @@ def test_every_request_is_accounted_for(case):
         assert ended[ENDED.ARRIVED] == n - by_status[fleet.DROPPED]
         if case.settings.keep_requests:
             assert more.tokens.sum() == ended[ENDED.TOKENS]
+
+
+def time_is_accounted_for(out, more):
+    """The clock never goes back, and the parts of the time add up."""
+    rows = out.series[: out.ended[ENDED.SERIES_ROWS]]
+    assert (np.diff(rows[:, SERIES.START_S]) >= 0).all()
+    parts, totals = more.parts, out.totals
+    np.testing.assert_allclose(parts[: PARTS.SWAP + 1].sum(), totals[TOTALS.COST], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(rows[:, SERIES.STEPS].sum(), out.ended[ENDED.STEPS])
+    slack = 1e-9 * (1 + totals[TOTALS.COST])
+    assert totals[TOTALS.IDEAL] <= totals[TOTALS.COST] + slack
+    assert parts[PARTS.ATTENTION_IDEAL] <= parts[PARTS.ATTENTION] + slack
+    assert (parts[[PARTS.PADDING, PARTS.MIXED, PARTS.SWAP]] >= -slack).all()
+    assert more.counts[COUNTS.COUNTED_TOKENS] == totals[TOTALS.TOKENS]
 
 
 @quick(150)
@@ -64,24 +84,6 @@ def test_a_request_goes_forward_in_time(case):
     assert np.array_equal(out.finish_s[finished], more.ended_s[finished])
     assert np.isnan(out.finish_s[~finished]).all()
     assert (more.tokens <= case.work.output_tokens).all()
-
-
-@quick(150)
-@given(fleets())
-def test_the_clock_never_goes_back_and_parts_add_up(case):
-    if case is None:
-        return
-    out, more = case.run()
-    rows = out.series[: out.ended[ENDED.SERIES_ROWS]]
-    assert (np.diff(rows[:, SERIES.START_S]) >= 0).all()
-    parts, totals = more.parts, out.totals
-    np.testing.assert_allclose(parts[: PARTS.SWAP + 1].sum(), totals[TOTALS.COST], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(rows[:, SERIES.STEPS].sum(), out.ended[ENDED.STEPS])
-    slack = 1e-9 * (1 + totals[TOTALS.COST])
-    assert totals[TOTALS.IDEAL] <= totals[TOTALS.COST] + slack
-    assert parts[PARTS.ATTENTION_IDEAL] <= parts[PARTS.ATTENTION] + slack
-    assert (parts[[PARTS.PADDING, PARTS.MIXED, PARTS.SWAP]] >= -slack).all()
-    assert more.counts[COUNTS.COUNTED_TOKENS] == totals[TOTALS.TOKENS]
 
 
 @quick(80)

@@ -40,7 +40,7 @@ demo: $(VENV)/.demo  ## the article's policies on the embedded workload: a table
 
 test: $(VENV)/.dev  ## the quick test suite
 	@[ -n "$(TESTS)" ] || $(BIN)/python scripts/compile_kernels.py
-	@$(BIN)/python -m pytest -n 2 $(TESTS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
 
 lint: $(VENV)/.dev  ## style
 	@$(BIN)/ruff check .

@@ -88,6 +88,7 @@ def replay(
     keep_requests: bool | None = None,
     snapshots: SnapshotPlan | None = None,
     engine: Literal["auto", "kernel", "reference"] = "auto",
+    series_rows: int = SERIES_ROWS,
 ) -> ReplayResult:
     """Run a trace through a pool.
 
@@ -119,6 +120,8 @@ def replay(
     snapshots : SnapshotPlan, optional
     engine : {"auto", "kernel", "reference"}
         The compiled kernel, or its slow twin (also chosen for a policy that does not compile).
+    series_rows : int
+        Rows of the step series, even; a longer run merges neighbours.
 
     Raises
     ------
@@ -139,6 +142,9 @@ def replay(
         whole_number("concurrency", concurrency, 1, 2**31 - 1)
     if engine not in ("auto", "kernel", "reference"):
         raise InputError(f"engine = {engine!r}", fix="use 'auto', 'kernel' or 'reference'")
+    whole_number("series_rows", series_rows, 2, 2**31 - 2)
+    if series_rows % 2:
+        raise InputError(f"series_rows = {series_rows}", fix="must be even")
     check_options(policy, engine=engine, seed=seed, rate_scale=rate_scale, warmup_turnovers=warmup_turnovers)
     if len(trace) >= 2**31:
         raise InputError(f"{len(trace)} requests", fix=f"one run takes up to {2**31 - 1}; split the trace")
@@ -172,7 +178,7 @@ def replay(
         len(trace),
         layout,
         len(prices.saturation_tokens),
-        series_rows=SERIES_ROWS,
+        series_rows=series_rows,
         keep_requests=keep,
         snapshots=plan.count,
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RankSpec,
         Reject,
     )
+    from equipoise.router.lengths import PromptLengths
     from equipoise.router.reasons import (
         HARMLESS,
         STATUS,
@@ -48,6 +49,7 @@ __all__ = [
     "InstanceState",
     "Integrity",
     "PlaceReason",
+    "PromptLengths",
     "RankReport",
     "RankSpec",
     "Reject",
@@ -74,6 +76,7 @@ __getattr__ = lazy(
             "RankSpec",
             "Reject",
         ),
+        "lengths": ("PromptLengths",),
         "reasons": (
             "HARMLESS",
             "STATUS",

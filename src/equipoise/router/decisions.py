@@ -21,7 +21,7 @@ from equipoise.router.kernel.state import KEY_BITS, SET
 from equipoise.types import Ints, Memory, Ranks, Requests
 
 if TYPE_CHECKING:
-    from equipoise.router.core import Router
+    from equipoise.router.books import Books
     from equipoise.router.tables import Tables, Told
 
 __all__ = ["Decision", "DecisionLog", "Scribe", "Shadow", "Shadows", "ask"]
@@ -148,7 +148,7 @@ class Shadows:
         self._memories: list[tuple[np.ndarray, np.ndarray]] = []
         self.errors = 0
 
-    def begin(self, router: Router) -> None:
+    def begin(self, router: Books) -> None:
         """Fresh memories, for the ranks there are now."""
         world = router._tables.world
         widths = [int(w) for w in world.instances["ranks"]]
@@ -158,7 +158,7 @@ class Shadows:
             sizes = ([max(sum(widths), 1)], [max(len(widths), 1)])
         self._memories = [memories(p, self._prices, *sizes, seed=self._seed) for p in self.policies]
 
-    def ask(self, router: Router, size: int) -> list[Ints]:
+    def ask(self, router: Books, size: int) -> list[Ints]:
         """What each would choose for the round made up."""
         tables, world = router._tables, router._tables.world
         found = []
@@ -178,7 +178,7 @@ class Shadows:
             found.append(out)
         return found
 
-    def finished(self, router: Router, told: Told) -> None:
+    def finished(self, router: Books, told: Told) -> None:
         """Tell those that learn."""
         if told.rank < 0:
             return
@@ -214,10 +214,10 @@ class Scribe:
     ----------
     sink : callable, optional
     shadows : Shadows
-    router : Router
+    router : Books
     """
 
-    def __init__(self, sink: Callable[[Decision], None] | None, shadows: Shadows, router: Router) -> None:
+    def __init__(self, sink: Callable[[Decision], None] | None, shadows: Shadows, router: Books) -> None:
         self.sink, self.shadows, self._router = sink, shadows, router
         self._begun = False
 

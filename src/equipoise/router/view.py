@@ -13,7 +13,7 @@ from equipoise.router.kernel.state import COUNT, KEY_BITS
 from equipoise.types import Floats, Ints
 
 if TYPE_CHECKING:
-    from equipoise.router.core import Router
+    from equipoise.router.books import Books
 
 __all__ = ["Integrity", "RouterView", "lease_rows", "look"]
 
@@ -135,15 +135,15 @@ EVENTS = {
 }
 
 
-def look(router: Router, now_s: float | None) -> RouterView:
+def look(router: Books, rung: str, now_s: float | None) -> RouterView:
     """Copy the numbers out."""
-    world, counts = router._tables.world, router._counts
+    world, counts = router._tables.world, router._count_of
     ranks, instances = world.ranks, world.instances
     capacity = ranks["kv_capacity_tokens"].copy()
     capacity[capacity == UNLIMITED_TOKENS] = -1
     ages = np.full(len(ranks), np.inf) if now_s is None else now_s - ranks["reported_s"]
     return RouterView(
-        rung=router.rung.value,
+        rung=rung,
         instance=world.view.instance.copy(),
         rank=np.array(router._local, dtype=np.int64),
         batch=world.view.batch.copy(),
@@ -177,7 +177,7 @@ def look(router: Router, now_s: float | None) -> RouterView:
     )
 
 
-def lease_rows(router: Router) -> list[dict[str, int | float | str]]:
+def lease_rows(router: Books) -> list[dict[str, int | float | str]]:
     """Every lease as a row of plain values."""
     world = router._tables.world
     rows: list[dict[str, int | float | str]] = []

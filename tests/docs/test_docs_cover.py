@@ -245,6 +245,28 @@ def test_documented_names_exist() -> None:
         assert hasattr(importlib.import_module(module), name), path
 
 
+def test_every_setting_and_reason_of_the_router() -> None:
+    from dataclasses import fields as fields_of
+
+    from equipoise.router import HARMLESS, STATUS, AbortReason, InstanceState, PlaceReason, Rung, Settings
+
+    page = text_of("reference/router-settings.md")
+    for field in fields_of(Settings):
+        value = getattr(Settings(), field.name)
+        row = re.search(rf"^\| `{field.name}` \| (.+) \| (.+) \|$", page, re.MULTILINE)
+        assert row is not None, field.name
+        shown = row[1].strip("`").replace("'", '"')
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        assert float(shown.replace(",", "")) == value if number else shown == repr(value).replace("'", '"')
+    for reason, status in STATUS.items():
+        assert f"| `{reason}` | {status} |" in page
+    for words in (AbortReason, InstanceState, PlaceReason, Rung):
+        assert all(f"| `{word}` | " in page for word in words)
+    assert all(f"`{word}`" in page for word in HARMLESS)
+    documented = Settings.__doc__ or ""
+    assert all(re.search(rf"\b{field.name}\b", documented) for field in fields_of(Settings))
+
+
 def test_glossary_has_the_words() -> None:
     page = text_of("reference/glossary.md").lower()
     words = """dp rank;instance;pool;group;step;straggler;bubble;batch;context_tokens;query_tokens;kv_capacity_tokens;

@@ -286,7 +286,6 @@ async def stream(session: Any, engine: MockEngine, tokens: int = 10) -> TokenCou
     ("kind", "error"),
     [
         ("reset", aiohttp.ClientError),
-        ("bad_chunk", aiohttp.ClientError),
         ("cut", None),
         ("error_event", None),
     ],

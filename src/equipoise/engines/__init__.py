@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from equipoise.engines.facts import RequestFacts, request_facts
     from equipoise.engines.headers import is_pin, stripped
     from equipoise.engines.numbering import Probe
+    from equipoise.engines.reports import rank_reports
     from equipoise.engines.types import EngineInstance, Observation, Pin, RankLoad
     from equipoise.engines.watchers import DnsName, StaticList, WatchedFile, watch
     from equipoise.engines.workers import WorkerSpec, parse_workers
@@ -49,6 +50,7 @@ __all__ = [
     "is_pin",
     "names",
     "parse_workers",
+    "rank_reports",
     "request_facts",
     "set_fields",
     "stripped",
@@ -66,6 +68,7 @@ __getattr__ = lazy(
         "facts": ("RequestFacts", "request_facts"),
         "headers": ("is_pin", "stripped"),
         "numbering": ("Probe",),
+        "reports": ("rank_reports",),
         "types": ("EngineInstance", "Observation", "Pin", "RankLoad"),
         "watchers": ("DnsName", "StaticList", "WatchedFile", "watch"),
         "workers": ("WorkerSpec", "parse_workers"),

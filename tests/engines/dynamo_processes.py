@@ -1,0 +1,130 @@
+"""Dynamo's mocker and frontend as processes, from the environment that scripts/install-dynamo-mocker makes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+aiohttp = pytest.importorskip("aiohttp", reason="pip install 'equipoise[serve]'")
+
+VARIABLE = "EQUIPOISE_DYNAMO_VENV"
+
+
+LOOPBACK = ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST", "DYN_SYSTEM_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
+
+
+def environment() -> Path:
+    """The virtual environment; without one the test is skipped, with a word on how to get it."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        pytest.skip(
+            f"needs Dynamo: scripts/install-dynamo-mocker FOLDER (40 s, 700 MB), then {VARIABLE}=FOLDER"
+        )
+    python = Path(folder).resolve() / "bin" / "python"
+    if not python.exists() or not (python.parent.parent / "words").is_dir():
+        pytest.fail(f"{VARIABLE}={folder} is no environment made by scripts/install-dynamo-mocker")
+    return python.parent.parent
+
+
+def free_port() -> int:
+    """Below 32,768: Dynamo reads DYN_SYSTEM_PORT as a 16-bit signed number."""
+    for _ in range(1000):
+        port = random.SystemRandom().randrange(20_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
+
+
+@asynccontextmanager
+async def dynamo(folder: Path, ranks: int, session: Any, *options: str) -> AsyncIterator[tuple[str, str]]:
+    """Frontend and system addresses; both processes end with the context."""
+    venv = environment()
+    http, system = free_port(), free_port()
+    loopback = dict.fromkeys(LOOPBACK, "127.0.0.1")
+    env = {
+        **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        **loopback,
+        "HF_HUB_OFFLINE": "1",
+        "DYN_DISCOVERY_BACKEND": "file",
+        "DYN_FILE_KV": str(folder / "kv"),
+        "DYN_REQUEST_PLANE": "tcp",
+        "DYN_EVENT_PLANE": "zmq",
+        "DYN_LOG": "warn",
+    }
+    (folder / "kv").mkdir()
+    mocker = [
+        "dynamo.mocker",
+        "--model-path",
+        str(venv / "words"),
+        "--model-name",
+        "tiny",
+        "--block-size",
+        "64",
+    ]
+    mocker += [
+        "--data-parallel-size",
+        str(ranks),
+        "--num-gpu-blocks-override",
+        "16384",
+        "--max-num-seqs",
+        "64",
+        *options,
+    ]
+    frontend = [
+        "dynamo.frontend",
+        "--http-host",
+        "127.0.0.1",
+        "--http-port",
+        str(http),
+        "--router-mode",
+        "kv",
+    ]
+    frontend += ["--kv-cache-block-size", "64"]
+    processes = []
+    try:
+        for command, more in ((mocker, {"DYN_SYSTEM_PORT": str(system)}), (frontend, {})):
+            arguments = [str(venv / "bin" / "python"), "-m", *command]
+            with (folder / f"{command[0]}.log").open("wb") as log:
+                processes.append(
+                    subprocess.Popen(arguments, env={**env, **more}, stdout=log, stderr=log, cwd=folder)
+                )
+        await ready(f"http://127.0.0.1:{http}", session, processes, folder)
+        yield f"http://127.0.0.1:{http}", f"http://127.0.0.1:{system}"
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def ready(url: str, session: Any, processes: list[Any], folder: Path) -> None:
+    """Wait until the model is served; a process that ended is an error with its log."""
+    for _ in range(600):
+        for process in processes:
+            if process.poll() is not None:
+                logs = "\n".join(p.read_text(errors="replace")[-2000:] for p in folder.glob("*.log"))
+                pytest.fail(f"Dynamo ended with {process.returncode}:\n{logs}")
+        try:
+            async with session.get(url + "/v1/models") as response:
+                if response.status == 200 and (await response.json())["data"]:
+                    return
+        except (OSError, aiohttp.ClientError):
+            pass
+        await asyncio.sleep(0.1)
+    pytest.fail("Dynamo did not come up within 60 s")

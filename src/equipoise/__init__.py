@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise import cost, errors, fleet, models, policies, report, router, study, traces
+    from equipoise import cost, engines, errors, fleet, models, policies, report, router, study, traces
     from equipoise.fleet import Deployment, FleetResult, simulate
     from equipoise.replay import Pool, ReplayResult, replay
     from equipoise.router import Router
@@ -27,6 +27,7 @@ __all__ = [
     "ReplayResult",
     "Router",
     "cost",
+    "engines",
     "errors",
     "fleet",
     "models",

@@ -230,9 +230,8 @@ def test_reports_are_as_old_as_the_engine_makes_them() -> None:
         (seen,) = await Client(session).observe(target)
         assert seen.ranks[1].running == 1  # long finished
         engine.clear_faults()
-        engine.step(1)
         (seen,) = await Client(session).observe(target)
-        assert seen.ranks[1].running == 0
+        assert seen.ranks[1].running == 0  # an idle engine publishes all the time
 
     serve(test, "sglang", manual=True)
 

@@ -382,6 +382,8 @@ class MockEngine:
         down = self.faults.active("metrics_down")
         if down is not None:
             return web.Response(status=down.status)
+        if not self.core.busy:
+            self._publish()  # idle engines publish all the time
         if self.faults.active("bad_metrics") is not None:
             return web.Response(text='vllm:num_requests_running{engine="x"} many\n{"loads":')
         return web.Response(text=make())

@@ -158,7 +158,7 @@ class Tables:
         entries = new.entries
         for name in ("rank", "preferred", "told_rank"):
             at = entries[name]
-            on = at >= 0
+            on = (at >= 0) & (len(ranks_to) > 0)  # entries never used say rank 0
             at[on] = ranks_to[at[on]]
         same = len(ranks_to) == len(new.ranks) and (ranks_to == np.arange(len(ranks_to))).all()
         if same:

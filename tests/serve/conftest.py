@@ -1,0 +1,6 @@
+"""The recorder of replays is shared with the router's own tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "router"))

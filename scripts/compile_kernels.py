@@ -24,7 +24,7 @@ def others() -> None:
     from equipoise.policies import spec
     from equipoise.policies.registry import BUILT_IN
 
-    for module in ("replay.kernel", "calibrate._assign"):
+    for module in ("replay.kernel", "calibrate._assign", "policies.dualpath_auto"):
         import_module(f"equipoise.{module}")
     for name in BUILT_IN:
         spec(name)

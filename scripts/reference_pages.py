@@ -138,7 +138,9 @@ def _bounds(parameter: Any) -> str:
     if isinstance(parameter.default, bool):
         return "`true` or `false`"
     kind = "whole number" if parameter.integer else "number"
-    return f"{kind}, {parameter.low:g} to {parameter.high:g}"
+    return " or ".join(
+        [f"{kind}, {parameter.low:g} to {parameter.high:g}", *(f"`{w}`" for w in parameter.words)]
+    )
 
 
 def policy_list() -> str:

@@ -48,6 +48,11 @@ class TestDualPathCurrent(Contract):
     symmetric = True
 
 
+class TestDualPathAuto(Contract):
+    policy = "dualpath,z=auto"
+    symmetric = True
+
+
 class TestRoundRobin(Contract):
     policy = "round_robin"
 

@@ -57,7 +57,7 @@ def policies(name: str | None = None, /, *, as_json: Json = False) -> None:
 
 def _bounds(parameter: Any) -> str:
     kind = "whole number" if parameter.integer else "number"
-    return f"{kind}, {parameter.low:g} to {parameter.high:g}"
+    return "|".join([f"{kind}, {parameter.low:g} to {parameter.high:g}", *parameter.words])
 
 
 def _default(value: Any) -> str:
@@ -71,7 +71,13 @@ def _plain(s: Any) -> dict[str, Any]:
         "summary": s.summary,
         "source": s.source,
         "parameters": [
-            {"name": p.name, "default": p.default, "description": p.description, "choices": list(p.choices)}
+            {
+                "name": p.name,
+                "default": p.default,
+                "description": p.description,
+                "choices": list(p.choices),
+                "words": list(p.words),
+            }
             for p in s.parameters
         ],
     }

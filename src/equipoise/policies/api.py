@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from equipoise._jit import FINISHED, PLACE, compiled, jitable
+from equipoise.errors import PolicyError
 from equipoise.types import Memory, Prices, Ranks, Requests
 
 __all__ = [
@@ -142,6 +143,9 @@ class Parameter:
     choices : sequence of str
         The words it may take instead of a number; the policy sees the position of the word.
     integer : bool
+    words : sequence of str
+        The words a number may be instead; the policy sees -1 for the first, -2 for the second, so `low` must be 0 or
+        more.
     """
 
     name: str
@@ -151,6 +155,14 @@ class Parameter:
     high: float = float("inf")
     choices: tuple[str, ...] = ()
     integer: bool = False
+    words: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.words and not self.low >= 0:
+            raise PolicyError(
+                f"parameter {self.name!r} has words and numbers from {self.low:g}",
+                fix="words are seen as -1, -2, ...: give low=0 or more",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +223,9 @@ class PolicySpec:
     finished : function, optional
         Made by `learning`; called with ``(memory, params, request, rank, context_tokens, output_tokens)`` for every
         request that ended, its rank counted as in the view, its context as it was when decoding started.
+    variant : function, optional
+        ``(params)`` gives the definition that takes over for such parameters, under the same name, or none: for a
+        mode with functions and a memory of its own.
     """
 
     name: str
@@ -222,3 +237,4 @@ class PolicySpec:
     memory_size: Callable[[PolicyContext], tuple[int, int]] = field(default=_no_memory)
     start: Callable[[Memory, PolicyContext], None] = field(default=_no_start)
     finished: Any = None
+    variant: Callable[[Mapping[str, Any]], PolicySpec | None] | None = None

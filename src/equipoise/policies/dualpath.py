@@ -14,7 +14,11 @@ counted): on an almost empty pool it calls every rank high and turns into ``leas
 
 from __future__ import annotations
 
-from equipoise._jit import jitable
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from equipoise._jit import borrowed, jitable
 from equipoise.policies.api import (
     NO_LIMIT,
     STAY,
@@ -25,9 +29,10 @@ from equipoise.policies.api import (
     fewest_tokens,
     placement,
 )
-from equipoise.types import Ranks, Requests
+from equipoise.types import Ints, Prices, Ranks, Requests
 
 Z, AVERAGE = 0, 1
+AUTO = "auto"
 PROJECTED, CURRENT = 0.0, 1.0
 
 
@@ -62,13 +67,15 @@ def token_limit_below(z: float, tokens: int, ranks: int) -> int:
     return limit - 1 if limit < NO_LIMIT and limit == z * tokens / ranks else limit
 
 
-@placement
-def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-untyped-def]
-    """See the module."""
-    projected = params[AVERAGE] == PROJECTED
+@jitable
+def place_within(
+    z: float, average: float, ranks: Ranks, requests: Requests, prices: Prices, out: Ints
+) -> None:
+    """The rule, at a threshold."""
+    projected = average == PROJECTED
     resident = ranks.context_tokens.sum()
     pending = poolable_tokens(ranks, requests) if projected else 0
-    limit = token_limit(params[Z], resident + pending, len(ranks.batch))
+    limit = token_limit(z, resident + pending, len(ranks.batch))
     blocked = False
     for i in range(len(out)):
         tokens = requests.context_tokens[i]
@@ -76,7 +83,7 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
             most = limit - tokens
         else:
             # The current mean moves with every placement.
-            most = token_limit_below(params[Z], resident, len(ranks.batch))
+            most = token_limit_below(z, resident, len(ranks.batch))
         rank = STAY
         if not blocked:
             rank = fewest_requests(ranks, requests.reserve_tokens[i], most)
@@ -90,13 +97,37 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
             resident += tokens
 
 
+@placement
+def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-untyped-def]
+    """See the module."""
+    ranks, requests, prices = borrowed(ranks), borrowed(requests), borrowed(prices)
+    place_within(params[Z], params[AVERAGE], ranks, requests, prices, out)
+
+
+def with_own_z(params: Mapping[str, Any]) -> PolicySpec | None:
+    """``z=auto``: see `equipoise.policies.dualpath_auto`."""
+    if params["z"] != AUTO:
+        return None
+    from equipoise.policies import dualpath_auto as auto
+
+    return replace(
+        SPEC, place=auto.place, finished=auto.finished, memory_size=auto.memory_size, start=auto.start
+    )
+
+
 SPEC = PolicySpec(
     name="dualpath",
     place=place,
     summary="fewest requests among the ranks within z times the mean tokens, otherwise fewest tokens",
     source="DualPath, arXiv 2602.21548, section on decode scheduling; source article, policy D",
     parameters=(
-        Parameter("z", 1.05, "threshold over the mean tokens of a rank; the paper uses 1.05", low=0.0),
+        Parameter(
+            "z",
+            1.05,
+            "threshold over the mean tokens of a rank; the paper uses 1.05; auto: whichever has been cheapest lately",
+            low=0.0,
+            words=(AUTO,),
+        ),
         Parameter(
             "average",
             "projected",
@@ -105,4 +136,5 @@ SPEC = PolicySpec(
         ),
     ),
     aliases=("D",),
+    variant=with_own_z,
 )

@@ -242,6 +242,8 @@ def get(name: str, **params: Any) -> Policy:
             fix = nearest(given, known) if known else "it takes none"
             raise PolicyError(f"policy {found.name!r} has no parameter {given!r}", fix=fix)
     values = {p.name: _checked(found.name, p, params.get(p.name, p.default)) for p in found.parameters}
+    if found.variant is not None:
+        found = found.variant(values) or found
     path = _file_of(name)[0]
     if path is not None:
         return Policy(found, values, name.strip(), _digest(path))
@@ -276,6 +278,8 @@ def _checked(policy: str, parameter: Parameter, value: Any) -> float | int | str
         if word not in ("true", "false", "1", "0", "yes", "no"):
             raise PolicyError(f"{value!r}", where=where, fix="use true or false")
         return word in ("true", "1", "yes")
+    if str(value) in parameter.words:
+        return str(value)
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -291,10 +295,13 @@ def _checked(policy: str, parameter: Parameter, value: Any) -> float | int | str
 
 def _bounds(parameter: Parameter) -> str:
     kind = "a whole number" if parameter.integer else "a number"
-    return f"must be {kind} from {parameter.low:g} to {parameter.high:g}"
+    words = "".join(f", or {word}" for word in parameter.words)
+    return f"must be {kind} from {parameter.low:g} to {parameter.high:g}{words}"
 
 
 def _encode(parameter: Parameter, value: Any) -> float:
+    if value in parameter.words:
+        return -1.0 - parameter.words.index(value)
     return float(parameter.choices.index(value)) if parameter.choices else float(value)
 
 

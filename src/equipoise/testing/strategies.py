@@ -132,7 +132,8 @@ def _values(parameter: Parameter) -> st.SearchStrategy[Any]:
     if parameter.integer:
         return st.integers(int(np.ceil(low)), int(high))
     near = st.floats(low, min(high, max(low, 0.0) + 3.0))  # factors around one do more than those far off
-    return st.one_of(st.just(float(parameter.default)), near, st.floats(low, high))
+    numbers = st.one_of(st.just(float(parameter.default)), near, st.floats(low, high))
+    return st.one_of(numbers, st.sampled_from(parameter.words)) if parameter.words else numbers
 
 
 @st.composite

@@ -178,6 +178,58 @@ def test_a_policy_that_fails_costs_no_request(rank):
     assert (driver.view().counts["policy_errors"] > 0) is True
 
 
+COMPILED = """
+def pick(ranks, requests, i, prices, params, memory):
+    if requests.context_tokens[i] == 13:
+        return ranks.batch[1 << 40]
+    return 5 if requests.context_tokens[i] == 14 else 0
+"""
+
+
+def test_a_compiled_policy_that_fails_costs_no_request_either(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(COMPILED)
+    driver = Driver(router_of(2, policy=f"{path}:pick"))
+    reasons = []
+    for context in (10, 13, 14, 10):
+        driver.count += 1
+        (action,) = driver.take(driver.router.arrived(0.0, Arrival(f"r{driver.count}", context)))
+        reasons.append(action.reason)
+    assert reasons == ["policy/ledger", "round_robin/ledger", "round_robin/ledger", "policy/ledger"]
+    assert driver.view().counts["policy_errors"] == 2
+    assert driver.view().own_context_tokens.sum() == 47
+    assert driver.router.integrity().sound
+
+
+HUGE = 10**30
+
+
+def test_numbers_of_any_size_are_taken():
+    driver = Driver(router_of(1, capacity=None))
+    name = driver.send(10, budget_tokens=HUGE, body_bytes=HUGE, session=HUGE)
+    driver.send(10, budget_tokens=-HUGE, body_bytes=-HUGE, session=-HUGE)
+    assert driver.rejects[driver.send(HUGE)].reason == "bad_length"
+    for lease in (HUGE, -HUGE):
+        driver.router.tokens(0.0, lease)
+        driver.router.first_token(0.0, lease)
+        driver.router.usage(0.0, lease, prompt_tokens=1)
+        assert driver.router.finished(0.0, lease) == driver.router.aborted(0.0, lease, "reset") == []
+    driver.router.usage(0.0, driver.leases[name], prompt_tokens=HUGE, output_tokens=-HUGE)
+    driver.router.tokens(0.0, driver.leases[name], -HUGE)
+    driver.now = 1.0
+    driver.report(
+        0, 0, HUGE, HUGE, sequence=HUGE, seen_dispatches=-HUGE, kv_capacity_tokens=HUGE, max_batch=HUGE
+    )
+    driver.report(0, 0, 3, 30, ago=float("nan"))
+    driver.report(0, 0, 3, 30, ago=float("inf"))
+    driver.now = 2.0
+    driver.report(0, 0, -HUGE, -HUGE, kv_usage=float("nan"))
+    assert driver.view().batch.tolist() == [2]
+    assert driver.view().context_tokens.tolist() == [20]
+    driver.finish(name)
+    assert driver.router.integrity().sound
+
+
 def test_a_session_stays_unless_it_is_dear():
     driver = Driver(router_of(4, affinity_bonus=0.1, policy="least_batch"))
     first = driver.send(100, session="s")
@@ -274,7 +326,7 @@ def test_nothing_grows_over_a_million_leases():
             sizes = measures(router)
     at, place_at, finished_at = router._at, router._place_at, router._finished_at
     for _ in range(900_000):  # the same, without the names
-        key = calls.arrive(at, now, 100, -1, -1, 0, 0, -1, now)
+        key = calls.arrive(at, 0, now, 100, -1, -1, 0, 0, -1, now)
         assert calls.decide(at, place_at, now) == 1
         calls.end(at, finished_at, key, 1, now)
     assert measures(router) == sizes

@@ -23,11 +23,12 @@ from equipoise.router.settings import Settings
 from equipoise.router.tables import Tables
 from equipoise.router.view import RouterView, lease_rows, look
 
-__all__ = ["NEVER", "RUNGS", "Books", "check_specs"]
+__all__ = ["MOST_LEASE", "NEVER", "REASONS", "RUNGS", "Books", "check_specs"]
 
 NEVER = float("inf")
 RUNGS = (Rung.FRESH, Rung.LEDGER, Rung.ROUND_ROBIN)
 REASONS = [[f"{who}/{rung}" for who in PlaceReason] for rung in RUNGS]
+MOST_LEASE = (1 << 63) - 1
 MOST_REASONS = 64
 """Reasons counted apart; callers may make up any."""
 
@@ -161,6 +162,8 @@ class Books:
 
     def _end(self, now_s: float, lease: int, completed: int) -> int:
         """Release a lease; the rank it was on, -1: on none any more, -2: there is none of that name."""
+        if not 0 <= lease <= MOST_LEASE:
+            return -2
         finished_in_python = completed and (self._scribe is not None or not self.policy.compiled)
         note = self._tables.told(lease) if finished_in_python else None
         rank = calls.end(self._at, self._finished_at, lease, completed, now_s)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from equipoise.cost.step_cost import StepCost
 from equipoise.policies import Policy
+from equipoise.router.books import MOST_LEASE, REASONS
 from equipoise.router.decisions import Decision
-from equipoise.router.events import Action, Arrival, InstanceSpec, Reject
+from equipoise.router.events import Action, Arrival, Dispatch, InstanceSpec, Reject
 from equipoise.router.kernel import calls
 from equipoise.router.kernel.state import COUNT, INDEX_MASK, NOBODY
 from equipoise.router.reasons import HARMLESS, AbortReason, InstanceState, RejectReason
@@ -74,6 +75,8 @@ class Router(Upkeep):
         """A request has come in: place it, queue it, or turn it away."""
         counts = self._count_of
         waits = counts[COUNT.WAITING]
+        if not waits and now_s < self._rung_until_s and not self._in_python:
+            return self._place_at_once(now_s, arrival)
         refusal = self._enqueue(now_s, arrival)
         if refusal is not None:
             return [refusal]
@@ -82,6 +85,26 @@ class Router(Upkeep):
             if self._waiting[kind] > 1:  # it stands behind others that were just left
                 return []
         return self._place(now_s)
+
+    def _place_at_once(self, now_s: float, arrival: Arrival) -> list[Action]:
+        """Queue and place a request that is alone, in one call."""
+        counts = self._count_of
+        breaches = counts[COUNT.BREACHES]
+        refusal = self._enqueue(now_s, arrival, self._place_at)
+        if refusal is not None:
+            return [refusal]
+        counts = self._count_of
+        self._round_s = now_s
+        if counts[COUNT.PLACED] == 0:
+            return [] if counts[COUNT.BREACHES] == breaches else self._place(now_s)
+        where = self._placed[1]
+        r = where >> 2
+        key = self._placed[0]
+        talk = self._talks[key & INDEX_MASK]
+        if talk is not None:
+            talk.rank = r
+        reason = REASONS[self._rung][where & 3]
+        return [Dispatch(arrival.request_id, key, self._instance_of[r], self._local[r], reason)]
 
     def arrived_many(self, now_s: float, arrivals: Iterable[Arrival]) -> list[Action]:
         """Requests have come in together: they are placed in one round, as at one step boundary; also of none."""
@@ -94,12 +117,14 @@ class Router(Upkeep):
 
     def first_token(self, now_s: float, lease: int) -> list[Action]:
         """A request has begun to answer: a sign of life; it counts no token."""
-        calls.lengths(self._at, lease, -1, -1, now_s)
+        if 0 <= lease <= MOST_LEASE:
+            calls.lengths(self._at, lease, NOBODY, NOBODY, now_s)
         return []
 
     def tokens(self, now_s: float, lease: int, n: int = 1) -> list[Action]:
         """A request has generated so many tokens more, its first one included."""
-        calls.tokens(self._at, lease, max(n, 0), now_s)
+        if 0 <= lease <= MOST_LEASE:
+            calls.tokens(self._at, lease, min(max(n, 0), MOST_TOKENS), now_s)
         return self._offer(now_s) if self._count_of[COUNT.WAITING] else []
 
     def usage(
@@ -108,7 +133,8 @@ class Router(Upkeep):
         """The engine says the exact lengths."""
         prompt = NOBODY if prompt_tokens is None or not 0 < prompt_tokens <= MOST_TOKENS else prompt_tokens
         output = NOBODY if output_tokens is None or not 0 <= output_tokens <= MOST_TOKENS else output_tokens
-        calls.lengths(self._at, lease, prompt, output, now_s)
+        if 0 <= lease <= MOST_LEASE:
+            calls.lengths(self._at, lease, prompt, output, now_s)
         return []
 
     def finished(self, now_s: float, lease: int) -> list[Action]:
@@ -159,15 +185,15 @@ class Router(Upkeep):
         r = self._rank(instance, rank)
         if request_id in self._keys or r is None or not 0 < context_tokens <= MOST_TOKENS:
             return None
-        arguments = (context_tokens, max(output_tokens, 0), -1, r)
-        key = calls.adopt(self._at, now_s, *arguments)
-        if key == NOBODY:
+        arguments = (context_tokens, min(max(output_tokens, 0), MOST_TOKENS), NOBODY, r)
+        if self._count_of[COUNT.FREE_FIRST] == NOBODY:
             self._grow()
-            key = calls.adopt(self._at, now_s, *arguments)
+        key = calls.adopt(self._at, now_s, *arguments)
         self._remember(key, request_id, None)
         return int(key)
 
-    def _enqueue(self, now_s: float, arrival: Arrival) -> Reject | None:
+    def _enqueue(self, now_s: float, arrival: Arrival, place_at: int = 0) -> Reject | None:
+        """Queue a request, or say why not; with the address of the policy it is placed at once if that is possible."""
         counts, settings = self._count_of, self.settings
         request_id, context = arrival.request_id, arrival.context_tokens
         refusal = None
@@ -198,22 +224,22 @@ class Router(Upkeep):
             number, home = talk.number, talk.rank
         kind = self._classes.get(arrival.request_class, self._last_class)
         came_s = now_s if arrival.arrived_s is None else arrival.arrived_s
-        key = calls.arrive(
-            self._at, now_s, context, arrival.budget_tokens, number, kind, arrival.body_bytes, home, came_s
-        )
-        if key == NOBODY:
+        budget = arrival.budget_tokens
+        if not -1 <= budget <= MOST_TOKENS:
+            budget = MOST_TOKENS if budget > 0 else -1
+        size = arrival.body_bytes
+        if not 0 <= size <= MOST_TOKENS:
+            size = MOST_TOKENS if size > 0 else 0
+        if counts[COUNT.FREE_FIRST] == NOBODY:
             self._grow()
-            key = calls.arrive(
-                self._at,
-                now_s,
-                context,
-                arrival.budget_tokens,
-                number,
-                kind,
-                arrival.body_bytes,
-                home,
-                came_s,
-            )
+            counts = self._count_of
+        try:
+            key = calls.arrive(self._at, place_at, now_s, context, budget, number, kind, size, home, came_s)
+        except Exception as error:
+            if not place_at:
+                raise
+            key = counts[COUNT.LAST]  # it is queued all the same
+            counts[COUNT.PLACED] = self._place_without(now_s, error)
         index = key & INDEX_MASK
         self._keys[request_id] = key
         self._names[index], self._talks[index] = request_id, talk

@@ -134,7 +134,7 @@ class PoolEvents(Rounds):
 
     def _report(self, now_s: float, report: RankReport) -> None:
         r = self._rank(report.instance, report.rank)
-        if r is None:
+        if r is None or not report.taken_at_s > -NEVER:  # NaN is not
             self._count_of[COUNT.OLD_REPORTS] += 1
             return
         ranks = self._tables.world.ranks
@@ -158,8 +158,8 @@ class PoolEvents(Rounds):
             min(max(report.running, 0) + max(report.waiting, 0), UNLIMITED_BATCH),
             NOBODY if context is None else min(max(context, 0), UNLIMITED_TOKENS),
             report.taken_at_s,
-            NOBODY if report.sequence is None else report.sequence,
-            NOBODY if report.seen_dispatches is None else report.seen_dispatches,
+            _number(report.sequence),
+            _number(report.seen_dispatches),
             now_s,
         )
         if news:
@@ -180,3 +180,8 @@ class PoolEvents(Rounds):
         calls.show(self._at, instance, now_s)
         self._update_serving()
         return self._offer(now_s)
+
+
+def _number(value: int | None) -> int:
+    """A count of the engine's; -1: it has none that can be one."""
+    return NOBODY if value is None or not 0 <= value < 1 << 62 else value

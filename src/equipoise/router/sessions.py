@@ -8,6 +8,9 @@ from collections.abc import Sequence
 __all__ = ["Session", "Sessions"]
 
 
+MOST_NUMBER = 1 << 62
+
+
 class Session:
     """One conversation."""
 
@@ -40,7 +43,7 @@ class Sessions:
         if found is not None:
             self._known.move_to_end(key)
             return found
-        number = key if isinstance(key, int) else self._next
+        number = key if isinstance(key, int) and abs(key) < MOST_NUMBER else self._next
         self._next += 1
         found = self._known[key] = Session(number)
         if len(self._known) > self._most:

@@ -10,6 +10,7 @@ from equipoise._jit import (
     PLACE,
     compiled,
     function_reader,
+    jitable,
     numba_type,
     put,
     size_of,
@@ -91,10 +92,28 @@ def lay_out(world, place, finished, world_at, place_to, finished_to):  # type: i
     put(finished, finished_to)
 
 
-@compiled(INT(INT, FLOAT, INT, INT, INT, INT, INT, INT, FLOAT), first_class=False)
-def arrive(world, now, context, budget, session, kind, size_bytes, preferred, arrived_s):  # type: ignore[no-untyped-def]
-    """Queue a request; its key, or -1 where the table is full."""
-    return enqueue(world, now, context, budget, session, kind, size_bytes, preferred, arrived_s)
+@jitable
+def place_round(world, place, now):  # type: ignore[no-untyped-def]
+    """One round; how many were placed. `place` is where the policy stands; 0: ranks in turn."""
+    if gather(world, now) == 0:
+        counts_in(world)[COUNT.PLACED] = 0
+        return 0
+    in_turn = place == 0 or settings_in(world)[SET.RUNG] == 2.0
+    if in_turn:
+        choose_in_turn(world)
+    else:
+        choose(world, place_at(place))
+    return commit(world, in_turn, now)
+
+
+@compiled(INT(INT, INT, FLOAT, INT, INT, INT, INT, INT, INT, FLOAT), first_class=False)
+def arrive(world, place, now, context, budget, session, kind, size_bytes, preferred, arrived_s):  # type: ignore[no-untyped-def]
+    """Queue a request, and offer it to the policy that stands at `place` (0: none); its key, -1: no entry is free."""
+    key = enqueue(world, now, context, budget, session, kind, size_bytes, preferred, arrived_s)
+    counts_in(world)[COUNT.LAST] = key
+    if place != 0:
+        place_round(world, place, now)
+    return key
 
 
 @compiled(INT(INT, FLOAT, INT, INT, INT, INT), first_class=False)
@@ -110,15 +129,7 @@ def adopt(world, now, context, generated, session, rank):  # type: ignore[no-unt
 @compiled(INT(INT, INT, FLOAT), first_class=False)
 def decide(world, place, now):  # type: ignore[no-untyped-def]
     """One round; how many were placed. `place` is where the policy stands; 0: ranks in turn."""
-    if gather(world, now) == 0:
-        counts_in(world)[COUNT.PLACED] = 0
-        return 0
-    in_turn = place == 0 or settings_in(world)[SET.RUNG] == 2.0
-    if in_turn:
-        choose_in_turn(world)
-    else:
-        choose(world, place_at(place))
-    return commit(world, in_turn, now)
+    return place_round(world, place, now)
 
 
 @compiled(INT(INT, FLOAT), first_class=False)

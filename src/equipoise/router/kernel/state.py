@@ -162,6 +162,7 @@ class _Count(NamedTuple):
     EXPIRED: int = 22
     AFFINITY: int = 23  # placed where their session was
     HELD_BACK: int = 24  # left by the policy in the last round
+    LAST: int = 25  # key of the last arrival
 
 
 COUNT = _Count()
@@ -305,13 +306,15 @@ def new_world(
     view.instance[:] = np.repeat(np.arange(len(widths)), widths)
     entries = new_entries(room)
     entries["next"][:-1] = np.arange(1, room)
+    past = np.zeros(total * places, PAST)
+    past["from_s"] = 0.0  # its pages are made now, not by the first decisions that write to them
     counts = np.zeros(len(COUNT), np.int64)
     widest = max(widths, default=0)
     return World(
         entries=entries,
         ranks=ranks,
         saturated=np.zeros((total, saturations), np.int64),
-        past=np.zeros(total * places, PAST),
+        past=past,
         instances=instances,
         kinds=classes,
         counts=counts,

@@ -278,7 +278,8 @@ class Machine(RuleBasedStateMachine):
         assert view.counts["breaches"] == 0
         assert self.router.integrity().sound
         assert (view.free_tokens[view.drained] == -1).all()
-        closed = [i for i, s in enumerate(view.instance_states) if s in ("lost", "open")]
+        never = ("lost",) if self.router.settings.panic == "all" else ("lost", "open")
+        closed = [i for i, s in enumerate(view.instance_states) if s in never]
         assert (view.free_tokens[np.isin(view.instance, closed)] == -1).all()
         assert max(self.answers.values(), default=1) == 1
         assert len(self.router._keys) == len(self.live) + len(self.queued)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from equipoise.errors import InputError
 from equipoise.policies.rules import UNLIMITED_BATCH, UNLIMITED_TOKENS
 from equipoise.router.books import NEVER, check_specs
 from equipoise.router.events import Action, InstanceSpec, RankReport
@@ -13,6 +14,7 @@ from equipoise.router.kernel import calls
 from equipoise.router.kernel.state import COUNT, NOBODY
 from equipoise.router.reasons import AbortReason, InstanceState
 from equipoise.router.rounds import Rounds
+from equipoise.types import Ints
 
 __all__ = ["PoolEvents"]
 
@@ -31,6 +33,25 @@ class PoolEvents(Rounds):
         self._write_health(now_s)
         if now_s >= self._rung_until_s:
             self._update_rung(now_s)
+        return self._offer(now_s) if self._count_of[COUNT.WAITING] else []
+
+    def others(
+        self, now_s: float, batch: Sequence[int] | Ints, context_tokens: Sequence[int] | Ints
+    ) -> list[Action]:
+        """Whoever knows it now says what runs on every rank of the pool beside own leases; replaces what reports said.
+
+        For a router inside an engine, whose peers share their sums. A report is of the past, and has own leases in it.
+        """
+        world = self._tables.world
+        ranks, width = world.ranks, len(world.ranks)
+        for name, values in (("others_batch", batch), ("others_context", context_tokens)):
+            if len(values) != width:
+                raise InputError(f"{len(values)} values for {width} ranks", fix="give one a rank of the pool")
+            ranks[name] = np.clip(values, 0, UNLIMITED_BATCH)
+        ranks["reported_s"] = now_s
+        ranks["reported_step"] = world.instances["steps"][world.view.instance]
+        world.instances["reported_s"] = now_s
+        calls.show_all(self._at, now_s)
         return self._offer(now_s) if self._count_of[COUNT.WAITING] else []
 
     def step_ended(self, now_s: float, instance: int, steps: int = 1) -> list[Action]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.engines.plugins import Options, Peers, read_options
+from equipoise.engines.plugins import Options, Peers, read_options, sglang, vllm
 from equipoise.engines.plugins.options import VARIABLES
 from equipoise.errors import EngineError, InputError
 
@@ -23,15 +23,15 @@ def test_nothing_asked_is_the_defaults() -> None:
 def test_everything_asked() -> None:
     asked = read_options(
         {
-            "EQUIPOISE_POLICY": "dualpath:z=0.5", "EQUIPOISE_COST": "v2", "EQUIPOISE_RESERVE_TOKENS": "4096",
-            "EQUIPOISE_AFFINITY": "0.02", "EQUIPOISE_SEED": "7", "EQUIPOISE_SHADOWS": "brh, round_robin",
+            "EQUIPOISE_POLICY": "dualpath,z=1.5", "EQUIPOISE_COST": "v2", "EQUIPOISE_RESERVE_TOKENS": "4096",
+            "EQUIPOISE_AFFINITY": "0.02", "EQUIPOISE_SEED": "7", "EQUIPOISE_SHADOWS": "dualpath,z=1.1  round_robin",
             "EQUIPOISE_DECISIONS": "d.jsonl", "EQUIPOISE_LOG_S": "0", "EQUIPOISE_SETTLE_S": "0.1",
             "EQUIPOISE_ANY_VERSION": "1",
         }
     )  # fmt: skip
     assert asked == Options(
-        policy="dualpath:z=0.5", cost="v2", reserve_tokens=4096, affinity=0.02, seed=7,
-        shadows=("brh", "round_robin"), decisions="d.jsonl", log_s=0.0, settle_s=0.1, any_version=True,
+        policy="dualpath,z=1.5", cost="v2", reserve_tokens=4096, affinity=0.02, seed=7,
+        shadows=("dualpath,z=1.1", "round_robin"), decisions="d.jsonl", log_s=0.0, settle_s=0.1, any_version=True,
     )  # fmt: skip
     assert {name.lower() for name in VARIABLES} - {"vllm", "sglang"} == set(Options.__dataclass_fields__)
 
@@ -123,3 +123,16 @@ def test_many_ranks_have_room(tmp_path: Path) -> None:
     a, b = (Peers("key", 2, i, 3000, tmp_path) for i in range(2))
     a.write(np.arange(3000), np.arange(3000))
     assert b.read(3000)[0].tolist() == list(range(3000))
+
+
+def test_the_documentation_has_every_variable_and_version() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    howto = " ".join((docs / "howto/in-engine.md").read_text(encoding="utf-8").replace("`", "").split())
+    for name, meaning in VARIABLES.items():
+        words = meaning.replace("DECISIONS", "EQUIPOISE_DECISIONS")
+        assert f"| EQUIPOISE_{name} | {words.split(';')[0]}" in howto, name
+    reference = (
+        (docs / "reference/engines.md").read_text(encoding="utf-8").partition("## Inside the engine")[2]
+    )
+    for version in (*vllm.RUN_ON, *sglang.RUN_ON):
+        assert f"{version}: " in reference

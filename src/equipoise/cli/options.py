@@ -15,9 +15,25 @@ from equipoise.errors import InputError
 if TYPE_CHECKING:
     from equipoise.cost import StepCost
 
-__all__ = ["Json", "Quiet", "check_folder", "costs_from", "default_jobs", "split", "whole_numbers"]
+__all__ = [
+    "Json",
+    "OracleBudget",
+    "Quiet",
+    "check_folder",
+    "costs_from",
+    "default_jobs",
+    "split",
+    "whole_numbers",
+]
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON only.")]
+OracleBudget = Annotated[
+    str,
+    Parameter(
+        help="How long the oracle searches for each setting and seed: candidates, with which results are the same on "
+        "every machine, or seconds such as 30s."
+    ),
+]
 Quiet = Annotated[bool, Parameter(negative="", help="No progress on standard error.")]
 
 

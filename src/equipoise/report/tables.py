@@ -15,6 +15,7 @@ from rich.text import Text
 from equipoise.report.numbers import MISSING, half_width, percent, ratio, short
 from equipoise.report.views import group_cell, tied
 from equipoise.study import Cell, Comparison, Setting, setting_words, verdicts
+from equipoise.study.bounds import BASELINE, share_of
 
 __all__ = ["group_tables", "plain_table", "print_tables", "setting_table"]
 
@@ -41,7 +42,7 @@ def print_tables(comparison: Comparison, console: Console) -> None:
         timed = setting.mode != "saturated"
         wide = timed and console.width >= WIDE
         cells = comparison.of(setting)
-        columns = _costs(cells, ascii_only) + (_latencies(cells) if wide else [])
+        columns = _costs(cells, ascii_only) + _won(comparison, cells) + (_latencies(cells) if wide else [])
         parts = [columns, _latencies(cells)] if timed and not wide else [columns]
         console.print(Text(setting_words(setting), "bold"))
         for part in parts:
@@ -95,6 +96,14 @@ def _costs(cells: Sequence[Cell], ascii_only: bool) -> list[_Column]:
         # most of the balance again, seen from the other side
         _Column("bubble\n%", [percent(c.mean("bubble_share"), 1) for c in cells], 5),
     ]
+
+
+def _won(comparison: Comparison, cells: Sequence[Cell]) -> list[_Column]:
+    """Share of what any router could win, where the oracle was asked."""
+    bound = comparison.bound(cells[0].setting)
+    if bound is None:
+        return []
+    return [_Column("won\n%", [percent(share_of(c, bound).mean, 1) for c in cells], 1)]
 
 
 def _latencies(cells: Sequence[Cell]) -> list[_Column]:
@@ -229,6 +238,8 @@ def _legend(comparison: Comparison, ascii_only: bool, left_out: Sequence[str]) -
             f"{BEST} least excess",
             f"{TIED} not told apart from it: the interval of the difference covers 0",
         ]
+    if comparison.bounds:
+        lines.append(f"won: share of what any router could win, from {BASELINE} to the oracle")
     if left_out:
         lines.append(f"no room for {', '.join(left_out)}: a wider terminal or --json has more")
     return "\n".join(lines)

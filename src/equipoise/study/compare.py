@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from equipoise.study.plan import ComparePlan, Setting
 from equipoise.study.runner import Runner, threads
 from equipoise.study.statistics import Interval, over_seeds, paired, simultaneous, unpaired
 from equipoise.study.workloads import load_source
+
+if TYPE_CHECKING:
+    from equipoise.study.bounds import Bound
 
 __all__ = ["Cell", "Comparison", "Difference", "between", "compare", "rerun"]
 
@@ -106,6 +110,12 @@ class Comparison:
 
     plan: ComparePlan
     cells: tuple[Cell, ...]
+    bounds: tuple[Bound, ...] = ()
+    """What the oracle reached, setting by setting; empty unless asked for (`equipoise.study.bounds.with_oracle`)."""
+
+    def bound(self, setting: Setting) -> Bound | None:
+        """What the oracle reached in a setting."""
+        return next((b for b in self.bounds if b.setting == setting), None)
 
     def settings(self) -> list[Setting]:
         """Settings in order."""

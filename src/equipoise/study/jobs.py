@@ -16,7 +16,7 @@ from equipoise.study.workloads import rate_for, workload
 from equipoise.traces.resolve import preset_of
 from equipoise.traces.trace import Trace
 
-__all__ = ["Batch", "Job", "Measures", "Run", "batches", "common_window", "replay_job", "run_job"]
+__all__ = ["Batch", "Job", "Measures", "Run", "batches", "common_window", "replay_job", "run_job", "run_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ class Run(Measures):
         return replace(self, result=None)
 
 
-def _run(result: ReplayResult, job: Job, rate_scale: float) -> Run:
+def run_of(result: ReplayResult, job: Job, rate_scale: float) -> Run:
+    """What is kept of a result."""
     measured: dict[str, Any] = {f.name: getattr(result, f.name) for f in fields(Measures)}
     return Run(
         **measured,
@@ -219,7 +220,7 @@ def _simulated(
 def run_job(job: Job, trace: Trace) -> Run:
     """Run a job on its requests and keep its figures."""
     result, rate_scale = replay_job(job, trace)
-    return _run(result, job, rate_scale)
+    return run_of(result, job, rate_scale)
 
 
 def common_window(jobs: Sequence[Job], runs: Sequence[Run]) -> list[Run]:
@@ -241,5 +242,5 @@ def common_window(jobs: Sequence[Job], runs: Sequence[Run]) -> list[Run]:
         for i in members:
             result = runs[i].result
             if result is not None and (first_s, last_s) != runs[i].counted_s:
-                found[i] = _run(result.counted_between(first_s, last_s), jobs[i], runs[i].rate_scale)
+                found[i] = run_of(result.counted_between(first_s, last_s), jobs[i], runs[i].rate_scale)
     return found

@@ -13,13 +13,14 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+from equipoise.study.bounds import BASELINE, Bound, share_of
 from equipoise.study.compare import Cell, Comparison
 from equipoise.study.jobs import Run
 from equipoise.study.plan import Setting
 from equipoise.study.statistics import CONFIDENCE, Interval
 from equipoise.study.verdicts import difference_words, verdicts
 
-__all__ = ["SCHEMA", "plain_interval", "schema", "summarize", "to_json"]
+__all__ = ["SCHEMA", "plain_interval", "plain_setting", "schema", "summarize", "to_json"]
 
 SCHEMA = "equipoise.compare/1"
 
@@ -46,7 +47,8 @@ def summarize(comparison: Comparison, *, timing: bool = False) -> dict[str, Any]
         "counted": "steps from which on finished requests stay at or above warmup_turnovers x the peak of "
         "running ones, until the last request is placed",
         "warmup_turnovers": comparison.plan.warmup_turnovers,
-        "cells": [_cell(c, timing) for c in comparison.cells],
+        "cells": [_cell(comparison, c, timing) for c in comparison.cells],
+        **({"oracle": [_bound(b) for b in comparison.bounds]} if comparison.bounds else {}),
         "differences": _differences(comparison),
         "verdicts": verdicts(comparison),
     }
@@ -57,7 +59,8 @@ def to_json(summary: dict[str, Any]) -> str:
     return json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
+def plain_setting(setting: Setting) -> dict[str, Any]:
+    """A setting as plain data."""
     pool = setting.pool
     return {
         "trace": setting.trace,
@@ -87,9 +90,25 @@ def plain_interval(interval: Interval) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell, timing: bool) -> dict[str, Any]:
+def _bound(bound: Bound) -> dict[str, Any]:
+    return {
+        **plain_setting(bound.setting),
+        "excess": plain_interval(bound.excess),
+        "tokens_per_s": sum(r.tokens_per_s for r in bound.runs) / len(bound.runs),
+        "mean_step_ms": sum(r.mean_step_ms for r in bound.runs) / len(bound.runs),
+        "baseline": BASELINE,
+        "baseline_excess": plain_interval(bound.baseline_excess),
+        "candidates": bound.candidates,
+        "runs": [
+            {"seed": run.seed, "excess": run.excess, "baseline_excess": plain.excess, "start": start}
+            for run, plain, start in zip(bound.runs, bound.baseline, bound.starts, strict=True)
+        ],
+    }
+
+
+def _cell(comparison: Comparison, cell: Cell, timing: bool) -> dict[str, Any]:
     row = {
-        **_setting(cell.setting),
+        **plain_setting(cell.setting),
         **_policy(cell),
         "excess": plain_interval(cell.excess),
         "balance": cell.mean("balance"),
@@ -111,6 +130,9 @@ def _cell(cell: Cell, timing: bool) -> dict[str, Any]:
         "seeds": len(cell.runs),
         "runs": [_run(r) for r in cell.runs],
     }
+    bound = comparison.bound(cell.setting)
+    if bound is not None:
+        row["share_of_winnable"] = plain_interval(share_of(cell, bound))
     if timing:
         row["wall_s"] = sum(r.wall_s for r in cell.runs)
     return row
@@ -140,7 +162,7 @@ def _differences(comparison: Comparison) -> list[dict[str, Any]]:
                 difference = comparison.difference(cell, against)
                 rows.append(
                     {
-                        **_setting(setting),
+                        **plain_setting(setting),
                         **_policy(cell),
                         "against": role,
                         "against_label": against.policy.label,

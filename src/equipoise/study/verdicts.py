@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from equipoise.replay import Information
+from equipoise.study.bounds import BASELINE, share_of
 from equipoise.study.compare import Cell, Comparison, Difference
 from equipoise.study.plan import Setting
 
@@ -69,7 +71,10 @@ def information_words(information: Information) -> str:
 
 def verdicts(comparison: Comparison) -> list[str]:
     """One paragraph a setting: the best policy, what it beats, what cannot be told from it."""
-    return [f"{setting_words(s)}: {_verdict(comparison, s)}" for s in comparison.settings()]
+    return [
+        f"{setting_words(s)}: {_verdict(comparison, s)}{_oracle_words(comparison, s)}"
+        for s in comparison.settings()
+    ]
 
 
 FILLING = 2.0
@@ -136,6 +141,23 @@ def _overrun(cells: Sequence[Cell]) -> str:
         f" Under every policy the pool kept filling ({growth:.1f} times as many running requests at the end of the "
         "counted time as at its start): requests come faster than it serves them, and the latencies grow with the "
         "length of the trace."
+    )
+
+
+def _oracle_words(comparison: Comparison, setting: Setting) -> str:
+    """What the oracle reached, and how much of it the best policy won; nothing where it was not asked."""
+    bound = comparison.bound(setting)
+    if bound is None:
+        return ""
+    best = comparison.best(setting)
+    won = share_of(best, bound)
+    oracle = f" The oracle, which knows the future, reached {100 * bound.excess.mean:.2f} %"
+    if not math.isfinite(won.mean):
+        return f"{oracle}; {BASELINE} leaves nothing to win."
+    ends = "" if won.method == "none" else f" ({100 * won.low:.1f} to {100 * won.high:.1f} %)"
+    return (
+        f"{oracle}, {BASELINE} {100 * bound.baseline_excess.mean:.2f} %: {best.policy.label} wins "
+        f"{100 * won.mean:.1f} %{ends} of what is between them."
     )
 
 

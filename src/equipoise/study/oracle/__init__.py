@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from equipoise.study.oracle.exact import Exact, ideal_cost, solve
-from equipoise.study.oracle.oracle import OracleResult, oracle
-from equipoise.study.oracle.problem import Plan, Problem, plan_of, problem_of
-from equipoise.study.oracle.search import Budget, Found, improve
+from typing import TYPE_CHECKING
+
+from equipoise._lazy import lazy
+
+if TYPE_CHECKING:
+    from equipoise.study.oracle.budget import Budget
+    from equipoise.study.oracle.exact import Exact, ideal_cost, solve
+    from equipoise.study.oracle.problem import Plan, Problem, plan_of, problem_of
+    from equipoise.study.oracle.run_oracle import OracleResult, oracle
+    from equipoise.study.oracle.search import Found, improve
 
 __all__ = [
     "Budget",
@@ -21,3 +27,14 @@ __all__ = [
     "problem_of",
     "solve",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "budget": ("Budget",),
+        "exact": ("Exact", "ideal_cost", "solve"),
+        "problem": ("Plan", "Problem", "plan_of", "problem_of"),
+        "run_oracle": ("OracleResult", "oracle"),
+        "search": ("Found", "improve"),
+    },
+)

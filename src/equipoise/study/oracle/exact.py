@@ -14,8 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from equipoise.cost.envelope import lower_convex_envelope
 from equipoise.errors import InputError
@@ -88,6 +86,9 @@ def solve(problem: Problem, *, seconds: float = 60.0) -> Exact:
     InputError
         The problem is too large, or nothing was found in time.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
     n, ranks, bars = len(problem.row), problem.ranks, len(problem.token)
     tables = [problem.batch[m] for m in range(bars)]
     convex = all((np.diff(table, 2) >= -1e-9 * max(1.0, table.max())).all() for table in tables)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.errors import InputError
 from equipoise.policies.random_numbers import STATE_SIZE, seed_state
+from equipoise.study.oracle.budget import Budget
 from equipoise.study.oracle.descent import MEASURES, descend
 from equipoise.study.oracle.grid import new_grid, new_scratch
 from equipoise.study.oracle.marginal import new_marginal
@@ -17,7 +17,7 @@ from equipoise.study.oracle.problem import Problem
 from equipoise.study.oracle.room import new_room
 from equipoise.types import Ints
 
-__all__ = ["Budget", "Found", "improve"]
+__all__ = ["Found", "improve"]
 
 CHUNK = 20_000
 """Candidates between two looks at the true cost and the clock; all sums are added up anew there."""
@@ -29,35 +29,6 @@ TRIALS = 0.3
 """Share of the budget for that."""
 HEATS = (0.002, 0.001, 0.0005, 0.0002)
 """Heats of the stages that follow, in mean prices of a step; then two without heat and with larger p."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How long to search an instance: until either is used up.
-
-    Parameters
-    ----------
-    seconds : float, optional
-        By the clock: results then depend on the machine.
-    candidates : int, optional
-        Exchanges looked at: the same everywhere.
-
-    Raises
-    ------
-    InputError
-        Neither given, or out of bounds.
-    """
-
-    seconds: float | None = None
-    candidates: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.seconds is None and self.candidates is None:
-            raise InputError("a search without a budget", fix="give seconds or candidates")
-        if self.seconds is not None and not 0 < self.seconds <= 1e6:
-            raise InputError(f"budget of {self.seconds} seconds", fix="must be above 0 and at most 1e6")
-        if self.candidates is not None and not 1 <= self.candidates <= 10**15:
-            raise InputError(f"budget of {self.candidates} candidates", fix="must be from 1 to 1e15")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

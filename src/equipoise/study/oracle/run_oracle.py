@@ -14,9 +14,10 @@ from typing import Any
 from equipoise.cost.step_cost import StepCost
 from equipoise.policies import Policy, parse
 from equipoise.replay import Pool, ReplayResult, replay
+from equipoise.study.oracle.budget import Budget
 from equipoise.study.oracle.playback import delays_of, policy_of
 from equipoise.study.oracle.problem import Plan, plan_of, problem_of
-from equipoise.study.oracle.search import Budget, improve
+from equipoise.study.oracle.search import improve
 from equipoise.traces.trace import Trace
 
 __all__ = ["STARTS", "OracleResult", "oracle"]

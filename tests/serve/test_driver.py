@@ -55,13 +55,12 @@ def residue(d: Driver) -> dict[str, int]:
         "queued": view.queued_requests,
         "held": len(d.leases),
         "waiting": d.waiting,
-        "sizes": len(d._sizes),
         "batch": int(view.own_batch.sum()),
         "context": int(view.own_context_tokens.sum()),
     }
 
 
-EMPTY = dict.fromkeys(("leases", "queued", "held", "waiting", "sizes", "batch", "context"), 0)
+EMPTY = dict.fromkeys(("leases", "queued", "held", "waiting", "batch", "context"), 0)
 
 
 def test_requests_of_one_turn_are_one_round():

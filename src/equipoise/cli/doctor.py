@@ -18,7 +18,15 @@ __all__ = ["app"]
 app = App(name="doctor", help="Check this installation: versions, compiled kernel, cache, extras.")
 
 NEEDED = ("numpy", "numba", "scipy", "polars", "msgspec", "pydantic", "cyclopts", "rich")
-EXTRAS = {"plotly": "report", "matplotlib": "report", "jinja2": "report", "optuna": "tune"}
+EXTRAS = {
+    "plotly": "report",
+    "matplotlib": "report",
+    "jinja2": "report",
+    "optuna": "tune",
+    "aiohttp": "serve",
+    "uvloop": "serve",
+    "prometheus-client": "serve",
+}
 
 
 @app.default

@@ -74,30 +74,34 @@ class RequestFacts:
     usage: bool
 
 
+_NONE = msgspec.Raw()
+"""A field that is not there: most of them in most bodies, so they are told by identity."""
+
+
 class _Body(msgspec.Struct):
     """Every field as it came: a wrong type is the engine's to refuse."""
 
-    model: msgspec.Raw = msgspec.Raw()
-    stream: msgspec.Raw = msgspec.Raw()
-    stream_options: msgspec.Raw = msgspec.Raw()
-    n: msgspec.Raw = msgspec.Raw()
-    max_tokens: msgspec.Raw = msgspec.Raw()
-    max_completion_tokens: msgspec.Raw = msgspec.Raw()
-    max_output_tokens: msgspec.Raw = msgspec.Raw()
-    ignore_eos: msgspec.Raw = msgspec.Raw()
-    sampling_params: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    messages: msgspec.Raw = msgspec.Raw()
-    system: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
-    input: msgspec.Raw = msgspec.Raw()
-    instructions: msgspec.Raw = msgspec.Raw()
-    text: msgspec.Raw = msgspec.Raw()
-    input_ids: msgspec.Raw = msgspec.Raw()
-    token_ids: msgspec.Raw = msgspec.Raw()
-    prompt_cache_key: msgspec.Raw = msgspec.Raw()
-    session_id: msgspec.Raw = msgspec.Raw()
-    session_params: msgspec.Raw = msgspec.Raw()
+    model: msgspec.Raw = _NONE
+    stream: msgspec.Raw = _NONE
+    stream_options: msgspec.Raw = _NONE
+    n: msgspec.Raw = _NONE
+    max_tokens: msgspec.Raw = _NONE
+    max_completion_tokens: msgspec.Raw = _NONE
+    max_output_tokens: msgspec.Raw = _NONE
+    ignore_eos: msgspec.Raw = _NONE
+    sampling_params: msgspec.Raw = _NONE
+    prompt: msgspec.Raw = _NONE
+    messages: msgspec.Raw = _NONE
+    system: msgspec.Raw = _NONE
+    tools: msgspec.Raw = _NONE
+    input: msgspec.Raw = _NONE
+    instructions: msgspec.Raw = _NONE
+    text: msgspec.Raw = _NONE
+    input_ids: msgspec.Raw = _NONE
+    token_ids: msgspec.Raw = _NONE
+    prompt_cache_key: msgspec.Raw = _NONE
+    session_id: msgspec.Raw = _NONE
+    session_params: msgspec.Raw = _NONE
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -173,6 +177,8 @@ def _prompt(parts: tuple[msgspec.Raw, ...], *, batched: bool) -> tuple[int, int,
     """Tokens (-1: unknown), bytes of text, and the number of prompts."""
     tokens, text_bytes, prompts = -1, 0, 1
     for raw in parts:
+        if raw is _NONE:
+            continue
         data = bytes(raw)
         if not data or data == b"null":
             continue
@@ -232,6 +238,8 @@ def _session(read: _Body, headers: Mapping[str, str]) -> str | None:
 
 
 def _string(raw: msgspec.Raw) -> str:
+    if raw is _NONE:
+        return ""
     data = bytes(raw)
     if not data.startswith(b'"'):
         return ""
@@ -240,6 +248,8 @@ def _string(raw: msgspec.Raw) -> str:
 
 
 def _object(raw: msgspec.Raw) -> Mapping[str, Any]:
+    if raw is _NONE:
+        return {}
     data = bytes(raw)
     if not data.startswith(b"{"):
         return {}
@@ -253,6 +263,8 @@ def _list(data: bytes) -> list[Any]:
 
 
 def _whole(raw: msgspec.Raw) -> int:
+    if raw is _NONE:
+        return -1
     data = bytes(raw)
     return min(int(data), MAX_BUDGET) if data.isdigit() and len(data) <= 19 else -1
 

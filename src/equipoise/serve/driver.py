@@ -10,9 +10,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from equipoise.router import (
     Abort,
@@ -127,13 +127,6 @@ class Lease:
             self.aborted("client_gone" if gone else "error")
 
 
-class Placer(Protocol):
-    """Places requests in a driver's stead: with the help of other routers."""
-
-    async def place(self, arrival: Arrival, *, avoid: str | None = None) -> Lease | Reject:
-        """As `Driver.place`."""
-
-
 class Driver:
     """Drives one `Router` on the running event loop.
 
@@ -162,18 +155,14 @@ class Driver:
         self.router = router
         self.targets: list[Any] = list(targets if targets is not None else self._names())
         self.leases: dict[int, Lease] = {}
-        self.tail: deque[tuple[float, str, int, int, int, str]] = deque(maxlen=TAIL)
-        """When, request, context tokens, instance, rank, reason of the last decisions."""
-        self.owners: Placer | None = None
-        """Who places where several routers share the instances; none: the own router."""
-        self.lease_type: Callable[[Driver, Dispatch, Any], Lease] = Lease
+        self.tail: deque[tuple[float, Dispatch]] = deque(maxlen=TAIL)
+        """The last decisions, and when."""
         self.on_round: Callable[[int, float], None] | None = None
         """Told how many requests a round had and how long it took, in seconds."""
         self._clock, self._gather_s, self._timers = clock, gather_s, timers
         self._now_s = float("-inf")
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, asyncio.Future[Lease | Reject]] = {}
-        self._sizes: dict[str, int] = {}
         self._gathered: list[Arrival] = []
         self._flushing: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -199,18 +188,11 @@ class Driver:
         avoid : str, optional
             Name of an instance that it must not go to now: where it has just failed.
         """
-        if self.owners is not None:
-            return await self.owners.place(arrival, avoid=avoid)
-        return await self.place_here(arrival, avoid=avoid)
-
-    async def place_here(self, arrival: Arrival, *, avoid: str | None = None) -> Lease | Reject:
-        """The same by the own router, whoever else there is."""
         name = arrival.request_id
         if name in self._waiting:
             return Reject(name, STATUS[RejectReason.DUPLICATE], RejectReason.DUPLICATE.value)
         future: asyncio.Future[Lease | Reject] = self._loop.create_future()
         self._waiting[name] = future
-        self._sizes[name] = arrival.context_tokens
         if avoid is not None:
             self._place_elsewhere(arrival, avoid)
         else:
@@ -239,36 +221,6 @@ class Driver:
             self.act(self.router.aborted(now_s, lease.key, how))
         self._rearm_soon()
         return True
-
-    def adopt(
-        self,
-        lease: Lease,
-        request_id: str,
-        instance: str,
-        rank: int,
-        context_tokens: int,
-        output_tokens: int,
-        prompt_tokens: int,
-    ) -> int | None:
-        """Take over a request that another router has placed; its lease's key, none if it cannot be."""
-        i, now_s = self.index(instance), self.now_s()
-        if i is None:
-            return None
-        key = self.router.adopt(now_s, request_id, i, rank, context_tokens, output_tokens)
-        if key is None:
-            return None
-        lease.key, lease.instance, lease.target = key, i, self.targets[i]
-        self.leases[key] = lease
-        if prompt_tokens > 0:
-            self.act(self.router.usage(now_s, key, prompt_tokens=prompt_tokens))
-        self._rearm_soon()
-        return key
-
-    def turn_away(self, status: int, reason: str) -> None:
-        """Refuse all that wait."""
-        for name in list(self._waiting):
-            self._settle(name, Reject(name, status, reason))
-            self.act(self.router.cancelled(self.now_s(), name))
 
     @property
     def waiting(self) -> int:
@@ -303,15 +255,9 @@ class Driver:
         self.act(turn(self.now_s(), instance, rank))
         self._rearm_soon()
 
-    def set_instances(
-        self,
-        specs: Sequence[InstanceSpec],
-        targets: Sequence[Any] | None = None,
-        *,
-        warm: Collection[str] = (),
-    ) -> None:
-        """These are the instances now; those named `warm` are under load already if they are new here."""
-        actions = self.router.set_instances(self.now_s(), specs, warm=warm)
+    def set_instances(self, specs: Sequence[InstanceSpec], targets: Sequence[Any] | None = None) -> None:
+        """These are the instances now."""
+        actions = self.router.set_instances(self.now_s(), specs)
         self.targets = list(targets if targets is not None else self._names())
         self.act(actions)
         self._rearm_soon()
@@ -356,11 +302,11 @@ class Driver:
         """Hand the router's actions to whom they concern."""
         if not actions:
             return
-        todo = deque(actions)
-        while todo:
-            action = todo.popleft()
+        for action in actions:
             if isinstance(action, Dispatch):
-                todo.extend(self._dispatched(action))
+                again = self._dispatched(action)
+                if again:
+                    self.act(again)
             elif isinstance(action, Reject):
                 self._settle(action.request_id, action)
             else:
@@ -368,21 +314,17 @@ class Driver:
 
     def _dispatched(self, dispatch: Dispatch) -> Sequence[Action]:
         future = self._waiting.pop(dispatch.request_id, None)
-        context = self._sizes.pop(dispatch.request_id, 0)
         if future is None or future.done():  # whoever asked has left in this very turn
             return self.router.aborted(self.now_s(), dispatch.lease, "cancelled")
         target = self.targets[dispatch.instance]
-        lease = self.lease_type(self, dispatch, target)
+        lease = Lease(self, dispatch, target)
         self.leases[dispatch.lease] = lease
-        self.tail.append(
-            (self._now_s, dispatch.request_id, context, dispatch.instance, dispatch.rank, dispatch.reason)
-        )
+        self.tail.append((self._now_s, dispatch))
         future.set_result(lease)
         return ()
 
     def _settle(self, name: str, answer: Lease | Reject) -> None:
         future = self._waiting.pop(name, None)
-        self._sizes.pop(name, None)
         if future is not None and not future.done():
             future.set_result(answer)
 
@@ -451,7 +393,6 @@ class Driver:
         if self._waiting.get(name) is not future:  # dispatched, and taken back by `_dispatched`
             return
         del self._waiting[name]
-        self._sizes.pop(name, None)
         before = len(self._gathered)
         self._gathered = [one for one in self._gathered if one.request_id != name]
         if len(self._gathered) == before:

@@ -72,14 +72,8 @@ def _admin(options: EnvoyOptions) -> str:
 
 
 def _listener(options: EnvoyOptions) -> str:
-    removed = {*RANK_HEADERS, *ENVOY_HEADERS, DESTINATION, PICKER_HEADER}
-    overrides = ""
-    if (
-        not options.behind_pd_proxy
-    ):  # of a proxy that chose the prefill side, some of x-override-* have to pass
-        removed |= PREFILL_HEADERS
-        overrides = "\n              - {remove_on_match: {key_matcher: {prefix: x-override-}}}"
-    mutations = overrides + "".join(f"\n              - {{remove: {name}}}" for name in sorted(removed))
+    removed = sorted({*RANK_HEADERS, *PREFILL_HEADERS, *ENVOY_HEADERS, DESTINATION, PICKER_HEADER})
+    mutations = "".join(f"\n              - {{remove: {name}}}" for name in removed)
     routes = "".join(
         f"""
               - match: {{path: {route}, headers: [{{name: ":method", string_match: {{exact: POST}}}}]}}
@@ -136,7 +130,8 @@ static_resources:
           - name: envoy.http.early_header_mutation.header_mutation
             typed_config:
               "@type": {_TYPE}.http.early_header_mutation.header_mutation.v3.HeaderMutation
-              mutations:{mutations}
+              mutations:
+              - {{remove_on_match: {{key_matcher: {{prefix: x-override-}}}}}}{mutations}
 {_access_logs(options)}\
           route_config:
             virtual_hosts:

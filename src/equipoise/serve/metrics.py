@@ -1,0 +1,198 @@
+"""Prometheus metrics: read from the router and the tallies when they are asked for, so that counting costs nothing.
+
+Words: ``running_reqs``, ``used_tokens`` and the largest-over-mean ratios as in SGLang's ``dp_attention`` metrics,
+``balance_ratio`` (mean over largest tokens) as in TensorRT-LLM's notes on attention-DP balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from equipoise.router import InstanceState, RouterView, Rung
+from equipoise.serve.driver import Driver
+from equipoise.serve.tally import Histogram, Tally
+
+__all__ = ["Metrics"]
+
+MOST_RANKS = 1024
+"""Ranks that have series of their own; of a larger pool there are only those of its instances."""
+MOST_INSTANCES = 512
+PREFIX = "equipoise_"
+
+
+class Metrics:
+    """The page of metrics.
+
+    Parameters
+    ----------
+    driver : Driver
+    tally : Tally
+    """
+
+    def __init__(self, driver: Driver, tally: Tally) -> None:
+        self.content_type = CONTENT_TYPE_LATEST
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Numbers(driver, tally))
+
+    def page(self) -> bytes:
+        """The text."""
+        return generate_latest(self._registry)
+
+
+class _Numbers(Collector):
+    def __init__(self, driver: Driver, tally: Tally) -> None:
+        self._driver, self._tally = driver, tally
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._driver.router.view(self._driver.now_s())
+        yield from self._traffic()
+        yield from self._queue(view)
+        yield from self._instances(view)
+        if len(view.rank) <= MOST_RANKS:
+            yield from self._ranks(view)
+
+    def _traffic(self) -> Iterator[Metric]:
+        tally = self._tally
+        yield _counter("requests", "Requests to the data path.", "route", tally.requests.of)
+        yield _counter("answers", "Answers given, by HTTP status.", "status", tally.answers.of)
+        yield _counter(
+            "refused", "Requests turned away before an engine was asked.", "reason", tally.refused.of
+        )
+        yield _counter("failed", "Requests that ended otherwise than well.", "reason", tally.failed.of)
+        yield _counter("timeouts", "Timers that ran out.", "timer", tally.timeouts.of)
+        yield _counter("retries", "Second tries, by what made them.", "reason", tally.retries.of)
+        yield _one_counter(
+            "retries_over_budget", "Second tries that were not allowed.", tally.retries_refused
+        )
+        yield _counter(
+            "engine_answers", "Answers of engines, by HTTP status.", "status", tally.upstream_status.of
+        )
+        yield _counter("polls", "Looks at engines.", "worker", tally.polls.of)
+        yield _counter("poll_failures", "Looks that failed.", "reason", tally.poll_failures.of)
+        yield _counter("decided", "Requests of the decision API.", "outcome", tally.decided.of)
+        yield _counter("released", "Leases the decision API was given back.", "outcome", tally.released.of)
+        yield _one_counter("tokens", "Output tokens passed on.", tally.tokens)
+        yield _one_counter("chunks", "Chunks of answers passed on.", tally.chunks)
+        yield _gauge("streams", "Requests under way.", tally.streams)
+        yield _gauge("request_body_bytes", "Bytes of request bodies held.", tally.body_bytes)
+        yield _histogram("decision_seconds", "Time of a round, for each of its requests.", tally.decision_s)
+        yield _histogram("queue_seconds", "From arrival to dispatch.", tally.queue_s)
+        yield _histogram(
+            "first_byte_seconds", "From arrival to the first byte of the answer.", tally.first_byte_s
+        )
+
+    def _queue(self, view: RouterView) -> Iterator[Metric]:
+        yield _gauge("queued_requests", "Requests that wait for room.", view.queued_requests)
+        yield _gauge("queued_tokens", "Prompt tokens that wait for room.", view.queued_tokens)
+        yield _gauge("queued_bytes", "Bytes that wait for room.", view.queued_bytes)
+        yield _gauge("leases", "Leases held: requests on the ranks.", view.leases)
+        yield _gauge("release_rate", "Leases given back a second.", view.release_rate_per_s)
+        rung = GaugeMetricFamily(
+            PREFIX + "fallback_rung", "1 for the rung of the ladder decisions stand on.", labels=["rung"]
+        )
+        for one in Rung:
+            rung.add_metric([one.value], float(one.value == view.rung))
+        yield rung
+        yield _counter("rejected", "Requests the router turned away.", "reason", view.rejected)
+        yield _counter("aborted", "Leases that ended otherwise than finished.", "reason", view.aborted)
+        yield _counter("events", "What the router counts.", "event", view.counts)
+
+    def _instances(self, view: RouterView) -> Iterator[Metric]:
+        labels = ["worker"]
+        state = GaugeMetricFamily(
+            PREFIX + "worker_state", "1 for the state an instance is in.", labels=["worker", "state"]
+        )
+        rows = {
+            name: GaugeMetricFamily(PREFIX + name, text, labels=labels)
+            for name, text in (
+                ("step_price", "Price of the next step, in units of the cost."),
+                ("step_price_even", "The same, were its load spread evenly."),
+                ("balance_ratio", "Mean over largest context tokens of its ranks."),
+                ("dp_batch_imbalance_ratio", "Largest over mean running requests of its ranks."),
+                ("dp_token_imbalance_ratio", "Largest over mean context tokens of its ranks."),
+                ("step_seconds", "Time of a step lately; 0: not known."),
+                ("report_age_seconds", "Age of its oldest report; absent: never reported."),
+                ("worker_running_reqs", "Requests on its ranks."),
+                ("worker_used_tokens", "Context tokens on its ranks."),
+            )
+        }
+        steps = CounterMetricFamily(PREFIX + "steps", "Steps done, told or inferred.", labels=labels)
+        cost = self._driver.router.cost
+        for i, name in enumerate(view.instance_names[:MOST_INSTANCES]):
+            own = view.instance == i
+            batch, context = view.batch[own], view.context_tokens[own]
+            for one in InstanceState:
+                state.add_metric([name, one.value], float(view.instance_states[i] == one.value))
+            rows["step_price"].add_metric([name], float(view.step_price[i]))
+            if not cost.saturation_tokens:  # what is past saturation is not in the view
+                rows["step_price_even"].add_metric([name], float(cost.ideal(batch, context)))
+            rows["balance_ratio"].add_metric([name], 1.0 / _over_mean(context))
+            rows["dp_batch_imbalance_ratio"].add_metric([name], _over_mean(batch))
+            rows["dp_token_imbalance_ratio"].add_metric([name], _over_mean(context))
+            rows["step_seconds"].add_metric([name], float(view.step_s[i]))
+            age_s = float(view.report_age_s[own].max(initial=0.0))
+            if age_s < 1e9:
+                rows["report_age_seconds"].add_metric([name], age_s)
+            rows["worker_running_reqs"].add_metric([name], float(batch.sum()))
+            rows["worker_used_tokens"].add_metric([name], float(context.sum()))
+            steps.add_metric([name], float(view.steps[i]))
+        yield state
+        yield steps
+        yield from rows.values()
+
+    def _ranks(self, view: RouterView) -> Iterator[Metric]:
+        labels = ["worker", "dp_rank"]
+        for name, text, column in (
+            ("num_running_reqs", "Requests on a rank, B.", view.batch),
+            ("num_used_tokens", "Context tokens on a rank, C.", view.context_tokens),
+            ("own_reqs", "Requests on a rank that this router sent.", view.own_batch),
+            ("own_tokens", "Context tokens on a rank of those.", view.own_context_tokens),
+            ("missing_reqs", "Own requests that the last report must have seen and lacks.", view.missing),
+            ("max_total_num_tokens", "KV capacity of a rank; -1: without a limit.", view.capacity_tokens),
+            ("rank_drained", "1: nothing more is sent there.", view.drained),
+        ):
+            family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+            for r in range(len(view.rank)):
+                worker = view.instance_names[int(view.instance[r])]
+                family.add_metric([worker, str(int(view.rank[r]))], float(column[r]))
+            yield family
+
+
+def _over_mean(loads: np.ndarray) -> float:
+    mean = float(loads.mean()) if len(loads) else 0.0
+    return float(loads.max()) / mean if mean > 0 else 1.0
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], float(value))
+    return family
+
+
+def _one_counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(PREFIX + name, text, value=float(value))
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, text, value=float(value))
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
+    return HistogramMetricFamily(PREFIX + name, text, buckets=histogram.buckets(), sum_value=histogram.sum)
+
+
+def names(families: Iterable[Metric]) -> list[str]:
+    """Names of some families, as a scrape shows them."""
+    return [f"{one.name}_total" if one.type == "counter" else one.name for one in families]

@@ -52,7 +52,7 @@ class Sender:
     """A target of one address."""
 
     def __init__(self, url: str, ranks: int, kind: str = "vllm") -> None:
-        self.name = url
+        self.name, self.heard_s = url, 0.0
         self.engine = EngineInstance(url, kind, (url,), ranks=ranks)
         self._pins: dict = {}
 
@@ -231,11 +231,12 @@ def residue(picker: Picker) -> dict[str, int]:
         "open": picker.open_requests,
         "ending": len(picker._ending),
         "early": len(picker._early),
+        "live": len(picker._live),
     }
 
 
 EMPTY = dict.fromkeys(
-    ("leases", "queued", "held", "waiting", "batch", "context", "open", "ending", "early"), 0
+    ("leases", "queued", "held", "waiting", "batch", "context", "open", "ending", "early", "live"), 0
 )
 
 

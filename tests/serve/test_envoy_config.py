@@ -71,6 +71,14 @@ def test_what_must_stand_in_it():
     assert "access_log" not in envoy_config(EnvoyOptions(workers=ONE, access_log=False))
 
 
+def test_behind_a_pd_proxy_what_it_says_of_the_prefill_passes():
+    text = envoy_config(EnvoyOptions(workers=ONE, behind_pd_proxy=True))
+    assert not any(f"{{remove: {name}}}" in text for name in PREFILL_HEADERS)
+    assert all(f"{{remove: {name}}}" in text for name in RANK_HEADERS)
+    assert "prefix: x-override-" not in text
+    assert "prefix: x-override-" in envoy_config(EnvoyOptions(workers=ONE))
+
+
 def test_a_worker_named_twice_is_one_endpoint():
     text = envoy_config(EnvoyOptions(workers=[*ONE, "http://127.0.0.1:8001"]))
     assert text.count("port_value: 8001") == 1
@@ -82,6 +90,7 @@ def test_a_worker_named_twice_is_one_endpoint():
         {},
         {"access_log": False},
         {"usage": True},
+        {"behind_pd_proxy": True},
         {"pickers": ("127.0.0.1:9100", "unix:/run/picker", "[::1]:9101"), "usage": True},
         {"admin": "", "idle_timeout_s": 0.0, "workers": ("http://[::1]:8000", "http://10.0.0.1")},
     ],

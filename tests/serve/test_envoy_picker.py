@@ -76,6 +76,23 @@ def test_the_way_names_endpoint_rank_key_and_picker():
     run(test)()
 
 
+@pytest.mark.parametrize(
+    "name", [b"routed_dp_rank", b"data_parallel_rank", b"\\u0072outed_dp_rank", b"data\\u005fparallel_rank"]
+)
+def test_a_rank_in_the_body_is_taken_out_however_it_is_written(name):
+    async def test():
+        picker = Picker(make_driver([URL]))
+        held = await placed(picker, body=b'{"prompt": "a  b", "%b": 7}' % name)
+        assert held.body == b'{"prompt":"a  b"}'
+        picker.gone(held)
+        same = await placed(picker, body=b'{"prompt": "routed dp rank, \\u00e9"}')
+        assert same.body is None
+        picker.gone(same)
+        assert residue(picker) == EMPTY
+
+    run(test)()
+
+
 @pytest.mark.parametrize("log_first", [True, False])
 def test_with_a_log_the_lease_ends_when_both_are_there(log_first):
     async def test():

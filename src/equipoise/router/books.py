@@ -86,6 +86,16 @@ class Books:
         """Numbers for metrics and people, copied."""
         return look(self, self.rung.value, now_s)
 
+    def loads(self) -> list[tuple[int, int, bool]]:
+        """Of each instance: requests and tokens on its ranks, as policies see them, and whether any may go there."""
+        view, instances = self._tables.world.view, self._tables.world.instances
+        if not self._specs:
+            return []
+        batch = np.add.reduceat(view.batch, self._first).tolist()
+        context = np.add.reduceat(view.context_tokens, self._first).tolist()
+        closed = instances["closed"].tolist()
+        return [(b, c, not shut) for b, c, shut in zip(batch, context, closed, strict=True)]
+
     def snapshot(self) -> list[dict[str, int | float | str]]:
         """All leases: what another router needs to take them over by `adopt`."""
         return lease_rows(self)

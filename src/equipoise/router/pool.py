@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -99,8 +99,13 @@ class PoolEvents(Rounds):
         """Send there again."""
         return self._drain(now_s, instance, rank, 0)
 
-    def set_instances(self, now_s: float, specs: Sequence[InstanceSpec]) -> list[Action]:
-        """These are the instances now. What runs on one that is gone runs on; a changed number of ranks ends it."""
+    def set_instances(
+        self, now_s: float, specs: Sequence[InstanceSpec], *, warm: Collection[str] = ()
+    ) -> list[Action]:
+        """These are the instances now. What runs on one that is gone runs on; a changed number of ranks ends it.
+
+        A new one starts slowly, unless its name is in `warm`: it is under load, and only new to this router.
+        """
         check_specs(specs)
         was = {spec.name: i for i, spec in enumerate(self._specs)}
         position = {spec.name: i for i, spec in enumerate(specs)}
@@ -127,6 +132,8 @@ class PoolEvents(Rounds):
         fresh = [j for j in range(len(specs)) if j not in instances_to]
         if self._specs and len(fresh) < len(specs) and self.settings.slow_start_s > 0:
             for j in fresh:
+                if specs[j].name in warm:
+                    continue
                 health[j].state = InstanceState.SLOW_START
                 health[j].until_s = now_s + self.settings.slow_start_s
         self._tables.cut(specs, ranks_to, instances_to)

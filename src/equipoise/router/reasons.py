@@ -98,5 +98,16 @@ STATUS: dict[RejectReason, int] = {
 }
 """HTTP status of each; 499 is for logs, nobody is there to read it."""
 
-HARMLESS = frozenset({"client_gone", "cancelled", "deadline", "refused", "shutdown", "slow_client"})
+HARMLESS = frozenset(
+    {
+        "cancelled",
+        "client_gone",
+        "deadline",
+        "moved",
+        "refused",
+        "replica_gone",
+        "shutdown",
+        "slow_client",
+    }
+)
 """Reasons given to ``aborted`` that say nothing of the instance; any other counts as its failure."""

@@ -10,9 +10,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from equipoise.router import (
     Abort,
@@ -127,6 +127,13 @@ class Lease:
             self.aborted("client_gone" if gone else "error")
 
 
+class Placer(Protocol):
+    """Places requests in a driver's stead: with the help of other routers."""
+
+    async def place(self, arrival: Arrival, *, avoid: str | None = None) -> Lease | Reject:
+        """As `Driver.place`."""
+
+
 class Driver:
     """Drives one `Router` on the running event loop.
 
@@ -157,6 +164,9 @@ class Driver:
         self.leases: dict[int, Lease] = {}
         self.tail: deque[tuple[float, Dispatch]] = deque(maxlen=TAIL)
         """The last decisions, and when."""
+        self.owners: Placer | None = None
+        """Who places where several routers share the instances; none: the own router."""
+        self.lease_type: Callable[[Driver, Dispatch, Any], Lease] = Lease
         self.on_round: Callable[[int, float], None] | None = None
         """Told how many requests a round had and how long it took, in seconds."""
         self._clock, self._gather_s, self._timers = clock, gather_s, timers
@@ -188,6 +198,12 @@ class Driver:
         avoid : str, optional
             Name of an instance that it must not go to now: where it has just failed.
         """
+        if self.owners is not None:
+            return await self.owners.place(arrival, avoid=avoid)
+        return await self.place_here(arrival, avoid=avoid)
+
+    async def place_here(self, arrival: Arrival, *, avoid: str | None = None) -> Lease | Reject:
+        """The same by the own router, whoever else there is."""
         name = arrival.request_id
         if name in self._waiting:
             return Reject(name, STATUS[RejectReason.DUPLICATE], RejectReason.DUPLICATE.value)
@@ -222,6 +238,36 @@ class Driver:
         self._rearm_soon()
         return True
 
+    def adopt(
+        self,
+        lease: Lease,
+        request_id: str,
+        instance: str,
+        rank: int,
+        context_tokens: int,
+        output_tokens: int,
+        prompt_tokens: int,
+    ) -> int | None:
+        """Take over a request that another router has placed; its lease's key, none if it cannot be."""
+        i, now_s = self.index(instance), self.now_s()
+        if i is None:
+            return None
+        key = self.router.adopt(now_s, request_id, i, rank, context_tokens, output_tokens)
+        if key is None:
+            return None
+        lease.key, lease.instance, lease.target = key, i, self.targets[i]
+        self.leases[key] = lease
+        if prompt_tokens > 0:
+            self.act(self.router.usage(now_s, key, prompt_tokens=prompt_tokens))
+        self._rearm_soon()
+        return key
+
+    def turn_away(self, status: int, reason: str) -> None:
+        """Refuse all that wait."""
+        for name in list(self._waiting):
+            self._settle(name, Reject(name, status, reason))
+            self.act(self.router.cancelled(self.now_s(), name))
+
     @property
     def waiting(self) -> int:
         """Requests whose place is awaited."""
@@ -255,9 +301,15 @@ class Driver:
         self.act(turn(self.now_s(), instance, rank))
         self._rearm_soon()
 
-    def set_instances(self, specs: Sequence[InstanceSpec], targets: Sequence[Any] | None = None) -> None:
-        """These are the instances now."""
-        actions = self.router.set_instances(self.now_s(), specs)
+    def set_instances(
+        self,
+        specs: Sequence[InstanceSpec],
+        targets: Sequence[Any] | None = None,
+        *,
+        warm: Collection[str] = (),
+    ) -> None:
+        """These are the instances now; those named `warm` are under load already if they are new here."""
+        actions = self.router.set_instances(self.now_s(), specs, warm=warm)
         self.targets = list(targets if targets is not None else self._names())
         self.act(actions)
         self._rearm_soon()
@@ -317,7 +369,7 @@ class Driver:
         if future is None or future.done():  # whoever asked has left in this very turn
             return self.router.aborted(self.now_s(), dispatch.lease, "cancelled")
         target = self.targets[dispatch.instance]
-        lease = Lease(self, dispatch, target)
+        lease = self.lease_type(self, dispatch, target)
         self.leases[dispatch.lease] = lease
         self.tail.append((self._now_s, dispatch))
         future.set_result(lease)

@@ -72,8 +72,14 @@ def _admin(options: EnvoyOptions) -> str:
 
 
 def _listener(options: EnvoyOptions) -> str:
-    removed = sorted({*RANK_HEADERS, *PREFILL_HEADERS, *ENVOY_HEADERS, DESTINATION, PICKER_HEADER})
-    mutations = "".join(f"\n              - {{remove: {name}}}" for name in removed)
+    removed = {*RANK_HEADERS, *ENVOY_HEADERS, DESTINATION, PICKER_HEADER}
+    overrides = ""
+    if (
+        not options.behind_pd_proxy
+    ):  # of a proxy that chose the prefill side, some of x-override-* have to pass
+        removed |= PREFILL_HEADERS
+        overrides = "\n              - {remove_on_match: {key_matcher: {prefix: x-override-}}}"
+    mutations = overrides + "".join(f"\n              - {{remove: {name}}}" for name in sorted(removed))
     routes = "".join(
         f"""
               - match: {{path: {route}, headers: [{{name: ":method", string_match: {{exact: POST}}}}]}}
@@ -130,8 +136,7 @@ static_resources:
           - name: envoy.http.early_header_mutation.header_mutation
             typed_config:
               "@type": {_TYPE}.http.early_header_mutation.header_mutation.v3.HeaderMutation
-              mutations:
-              - {{remove_on_match: {{key_matcher: {{prefix: x-override-}}}}}}{mutations}
+              mutations:{mutations}
 {_access_logs(options)}\
           route_config:
             virtual_hosts:

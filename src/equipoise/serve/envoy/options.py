@@ -120,6 +120,8 @@ class EnvoyOptions:
         Whether the picker is told how requests ended.
     usage : bool
         Whether Envoy reads the token counts in answers (``sse_to_metadata``, which its makers call work in progress).
+    behind_pd_proxy : bool
+        The clients are a proxy that has chosen the prefill side: its headers about that pass.
     class_header : str
         Header that the picker takes the class of a request from.
 
@@ -141,6 +143,7 @@ class EnvoyOptions:
     most_connections: int = 100_000
     access_log: bool = True
     usage: bool = False
+    behind_pd_proxy: bool = False
     class_header: str = "x-request-class"
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import itertools
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ LOG_WAIT_S = 0.1
 """A log entry comes about 1 ms after its stream is closed; a lease does not wait longer than this for it."""
 MOST_WAYS = 1 << 16
 PIN_WORDS = tuple(name.encode() for name in PIN_FIELDS)
+ESCAPED_LETTER = re.compile(rb"\\u00[567]")
+"""``\\u0072`` is an r: by it a key can be written so that its name is not seen."""
 
 Encode = Callable[[Sequence[tuple[str, str]]], bytes]
 INVALID_BODY, NO_BODY, NO_ROUTE = "invalid_body", "no_body", "no_route"
@@ -51,6 +54,7 @@ class Sender(Protocol):
     """What the driver's targets have to be able to; `equipoise.serve.targets.Target` is one."""
 
     name: str
+    heard_s: float
 
     def pin(self, rank: int, path: str) -> Pin:
         """What sends a request to a rank; the same object as long as it stays true."""
@@ -181,6 +185,7 @@ class Picker:
         self._ways: dict[tuple[str, int, str], Way] = {}
         self._number = itertools.count()
         self._open: dict[str, deque[Held]] = {}
+        self._live: set[Held] = set()
         self._ending: dict[Held, asyncio.TimerHandle] = {}
         self._early: dict[str, deque[End]] = {}
         self._loop = asyncio.get_running_loop()
@@ -226,7 +231,7 @@ class Picker:
             context = self.lengths.prompts.estimate(facts.model, prompt_bytes=facts.prompt_bytes)
         placed = await self.driver.place(
             Arrival(
-                f"{next(self._number)}",
+                f"ext-proc-{next(self._number)}",
                 max(context, 1),
                 facts.budget_tokens,
                 facts.session,
@@ -238,14 +243,17 @@ class Picker:
             message = f"the router cannot place this request now ({placed.reason})"
             return self._refuse(placed.status, placed.reason, message, placed.retry_after_s)
         held.lease = placed
+        self._live.add(held)
         if self._tally is not None:
             self._tally.queue_s.add(self.driver.now_s() - held.came_s)
         try:
             way = held.way = self._way(placed, held.path)
-            if way.pin.body or any(word in body for word in PIN_WORDS):
+            if way.pin.body or _may_pin(body):
                 held.body = set_fields(body, way.pin.body)
         except InputError as error:
             placed.aborted("refused")
+            self._live.discard(held)
+            held.lease = None
             return self._refuse(500, "no_way", str(error))
         if self.logging and held.log_id:
             self._open.setdefault(held.log_id, deque()).append(held)
@@ -283,9 +291,13 @@ class Picker:
     def answered(self, held: Held, status: int, by_upstream: bool) -> None:
         """The headers of the answer; not ``by_upstream``: Envoy made it, because it had none."""
         held.status, held.by_upstream = status, by_upstream
-        began = held.lease is not None and status < 400
-        if began and held.lease is not None:
-            held.lease.first_token()
+        lease = held.lease
+        began = lease is not None and status < 400
+        if lease is not None:
+            if began:
+                lease.first_token()
+            if by_upstream:
+                lease.target.heard_s = self.driver.now_s()
         if self._tally is not None:
             self._tally.answers.add(str(status))
             if by_upstream:
@@ -332,6 +344,7 @@ class Picker:
 
     def _finish(self, held: Held, end: End) -> None:
         """End the lease, and learn what there is to learn."""
+        self._live.discard(held)
         waiting = self._open.get(held.log_id)
         if waiting is not None:
             if held in waiting:
@@ -378,14 +391,20 @@ class Picker:
 
     def sign_of_life(self) -> None:
         """Every open stream is a request that lives: its lease does not expire."""
-        for lease in list(self.driver.leases.values()):
-            lease.first_token()
+        for held in self._live:
+            if held.lease is not None:
+                held.lease.first_token()
 
     def close(self) -> None:
         """End what waits for an explanation."""
         for held, timer in list(self._ending.items()):
             timer.cancel()
             self._unexplained(held)
+
+
+def _may_pin(body: bytes) -> bool:
+    """Whether a body may name a rank, so that its keys have to be looked at one by one."""
+    return any(word in body for word in PIN_WORDS) or ESCAPED_LETTER.search(body) is not None
 
 
 def _guess(held: Held) -> str:

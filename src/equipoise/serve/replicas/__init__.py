@@ -9,7 +9,7 @@ from equipoise._lazy import lazy
 if TYPE_CHECKING:
     from equipoise.serve.replicas.owners import Owners
     from equipoise.serve.replicas.ownership import Ownership, Timing
-    from equipoise.serve.replicas.plan import plan
+    from equipoise.serve.replicas.spread import plan
     from equipoise.serve.replicas.store import RedisStore
 
 __all__ = ["Owners", "Ownership", "RedisStore", "Timing", "plan"]
@@ -19,7 +19,7 @@ __getattr__ = lazy(
     {
         "owners": ("Owners",),
         "ownership": ("Ownership", "Timing"),
-        "plan": ("plan",),
+        "spread": ("plan",),
         "store": ("RedisStore",),
     },
 )

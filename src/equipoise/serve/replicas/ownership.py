@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from equipoise.serve.replicas.plan import plan
+from equipoise.serve.replicas.spread import plan
 from equipoise.serve.replicas.store import Beat, Row, Seen, Wish
 
 __all__ = ["Mine", "Owner", "Ownership", "Timing"]

@@ -16,6 +16,11 @@ from equipoise.errors import InputError
 __all__ = ["app"]
 
 app = App(name="serve")
+app.command(
+    "equipoise.cli.serve_envoy:app",
+    name="envoy-config",
+    help="Write the configuration of an Envoy before a picker.",
+)
 
 Urls = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)]
 Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
@@ -38,6 +43,9 @@ def serve(
     policy: str | None = None,
     cost: str | None = None,
     config: Path | None = None,
+    mode: Literal["proxy", "ext-proc"] = "proxy",
+    picker: str | None = None,
+    share: str | None = None,
     check: Annotated[bool, Parameter(negative="")] = False,
     host: str | None = None,
     port: Whole | None = None,
@@ -94,6 +102,12 @@ def serve(
         A step cost: a measured preset, v1, v2, MODEL:v1, MODEL:v2 or a file. Default: h200.
     config
         A TOML file with all of this and more.
+    mode
+        proxy: answers pass through here. ext-proc: Envoy carries them and asks where to ('serve envoy-config').
+    picker
+        With --mode ext-proc: where Envoy asks, HOST:PORT or unix:PATH. Default: 127.0.0.1:9100.
+    share
+        With --mode ext-proc: which of several pickers this is, such as 2/5; each owns its instances.
     check
         Ask every engine once, say what is wrong, and end.
     host
@@ -223,7 +237,18 @@ def serve(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-    return (check_config if check else run)(made, to_stderr)
+    if mode != "ext-proc":
+        if picker is not None or share is not None:
+            raise InputError(
+                "it is for Envoy", where="--picker" if picker else "--share", fix="add --mode ext-proc"
+            )
+        return (check_config if check else run)(made, to_stderr)
+    from equipoise.serve.envoy.service import PickerService, picker_config
+
+    made = picker_config(made, share)
+    if check:
+        return check_config(made, to_stderr)
+    return run(made, to_stderr, lambda c: PickerService(c, picker or "127.0.0.1:9100", share))
 
 
 def _ranks(text: str | None) -> int | None:

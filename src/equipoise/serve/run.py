@@ -37,13 +37,13 @@ def settle_collector() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def run(config: ServeConfig, say: Say) -> int:
+def run(config: ServeConfig, say: Say, make: Callable[[ServeConfig], Service] = Service) -> int:
     """Serve until a signal ends it; the exit code.
 
     SIGTERM and SIGINT drain: no new requests, those under way may end within ``drain_s``, the rest is stopped. A second
     one stops them at once. SIGHUP reads the list of workers anew.
     """
-    return _loop()(_serve(config, say))
+    return _loop()(_serve(config, say, make))
 
 
 def check(config: ServeConfig, say: Say) -> int:
@@ -59,8 +59,8 @@ def _loop() -> Callable[[Coroutine[Any, Any, int]], int]:
     return uvloop.run
 
 
-async def _serve(config: ServeConfig, say: Say) -> int:
-    service = Service(config)
+async def _serve(config: ServeConfig, say: Say, make: Callable[[ServeConfig], Service]) -> int:
+    service = make(config)
     loop = asyncio.get_running_loop()
     ending, now = asyncio.Event(), asyncio.Event()
 
@@ -92,9 +92,7 @@ async def _serve(config: ServeConfig, say: Say) -> int:
     for line in summary(service):
         say(line)
     await waits
-    say(
-        f"draining: up to {config.drain_s:g} s for {len(service.proxy.exchanges.under_way)} requests under way"
-    )
+    say(f"draining: up to {config.drain_s:g} s for {service.under_way} requests under way")
     drain = asyncio.ensure_future(service.drain())
     at_once = asyncio.ensure_future(now.wait())
     await asyncio.wait({drain, at_once}, return_when="FIRST_COMPLETED")
@@ -128,6 +126,7 @@ def summary(service: Service) -> list[str]:
         f"queue up to {config.router.max_queued_requests} requests for {config.router.queue_ttl_s:g} s;"
         f" first byte within {config.timeouts.first_byte_s:g} s, {config.forwarding.retries} retries",
     ]
+    lines += service.also()
     if config.decision_log:
         lines.append(f"decisions go to {config.decision_log}")
     return lines

@@ -129,6 +129,15 @@ class Service:
         self._targets: dict[str, Target] = {}
         self.port = self.admin_port = 0
 
+    @property
+    def under_way(self) -> int:
+        """Requests that a drain waits for."""
+        return len(self.proxy.exchanges.under_way)
+
+    def also(self) -> list[str]:
+        """What else is to be said at the start."""
+        return []
+
     async def start(self) -> None:
         """Bind, begin to look at the engines, and serve.
 

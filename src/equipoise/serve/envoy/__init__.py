@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from equipoise.serve.envoy.lengths import AnswerLengths
     from equipoise.serve.envoy.options import EnvoyOptions
     from equipoise.serve.envoy.picker import Held, Picker, Refusal
+    from equipoise.serve.envoy.service import PickerService, picker_config
 
 __all__ = [
     "AnswerLengths",
@@ -23,8 +24,10 @@ __all__ = [
     "Held",
     "Picker",
     "PickerServer",
+    "PickerService",
     "Refusal",
     "envoy_config",
+    "picker_config",
 ]
 
 __getattr__ = lazy(
@@ -35,5 +38,6 @@ __getattr__ = lazy(
         "lengths": ("AnswerLengths",),
         "options": ("EnvoyOptions",),
         "picker": ("Held", "Picker", "Refusal"),
+        "service": ("PickerService", "picker_config"),
     },
 )

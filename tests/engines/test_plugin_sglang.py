@@ -248,3 +248,11 @@ def test_the_fake_is_like_the_real_one(real: Any) -> None:
     snapshot = played.source(real, "sglang/srt/managers/load_snapshot.py")
     for field in ("timestamp", "dp_rank", "num_running_reqs", "num_waiting_reqs", "num_total_tokens"):
         assert f"    {field}: " in snapshot
+
+
+def test_an_engine_that_cannot_be_imported_starts_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("EQUIPOISE_SGLANG", "1")
+    sglang.register()  # there is none here
+    assert "stays out of SGLang: No module named 'sglang'" in caplog.text

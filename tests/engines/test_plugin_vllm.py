@@ -362,3 +362,11 @@ def test_the_fake_is_like_the_real_one(wheel: Any) -> None:
     assert [f for f in fields if f in fake.EngineCoreRequest.__struct_fields__][:10] == list(
         fake.EngineCoreRequest.__struct_fields__
     )[:10]
+
+
+def test_an_engine_that_cannot_be_imported_starts_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("EQUIPOISE_VLLM", "1")
+    vllm.register()  # there is none here
+    assert "stays out of vLLM: No module named 'vllm'" in caplog.text

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.engines.plugins.options import Options, is_on, read_options, refusal
-from equipoise.errors import EquipoiseError
 
 if TYPE_CHECKING:
     from equipoise.engines.plugins.book import Book
@@ -58,7 +57,7 @@ def register() -> None:
 
         hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
         install(importlib.import_module(MODULE), hooks, str(version), asked)
-    except EquipoiseError as error:
+    except Exception as error:  # an engine does not start without us, and must not fail to because of us
         _log.error("equipoise stays out of SGLang: %s; SGLang keeps its own balancer", error)
 
 
@@ -174,9 +173,9 @@ class Seat:
             return None
         parallel = importlib.import_module(MODULE).get_parallel()
         ranks, lock_step = int(controller.dp_budget.num_dp_ranks), bool(parallel.attn_dp_enabled)
+        _log.info("equipoise: compiling, once a machine")
         capacity = int(getattr(controller, "max_total_num_tokens", 0) or 0)
         book = Book(asked, ranks, lock_step=lock_step, kv_capacity_tokens=capacity or None, log=_log)
-        _log.info("equipoise: compiling, once a machine")
         book.warm_up()
         _log.info(
             "equipoise places: policy %s, cost %s, %d ranks%s, %s tokens a rank",

@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from equipoise.engines.plugins.options import Options, is_on, read_options, refusal
-from equipoise.errors import EquipoiseError
 
 if TYPE_CHECKING:
     from equipoise.engines.plugins.book import Book
@@ -67,7 +66,7 @@ def register() -> None:
         from vllm.version import __version__ as version
 
         install(importlib.import_module(MODULE), str(version), asked)
-    except EquipoiseError as error:
+    except Exception as error:  # an engine does not start without us, and must not fail to because of us
         _log.error("equipoise stays out of vLLM: %s; vLLM keeps its own balancer", error)
 
 
@@ -186,6 +185,7 @@ class Seat:
             ranks_managed = getattr(client, "engine_ranks_managed", None) or [0]
             key = f"{os.getppid()} {client.stats_update_address} {ranks_managed[0]}"
             peers = Peers(key, count, index, ranks)
+        _log.info("equipoise: compiling, once a machine")
         lock_step = bool(getattr(config.model_config, "is_moe", True))
         capacity = getattr(config.cache_config, "kv_cache_size_tokens", None)
         batch = getattr(config.scheduler_config, "max_num_seqs", None)
@@ -199,7 +199,6 @@ class Seat:
             decisions=_numbered(asked.decisions, count, index),
             log=_log,
         )
-        _log.info("equipoise: compiling, once a machine")
         book.warm_up()
         _log.info(
             "equipoise places for front end %d of %d: policy %s, cost %s, %d ranks%s, %s tokens and %s requests a rank",

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import App
 
+import serve_tables
 from deployment_tables import TABLES, table_of
 from equipoise import errors
 from equipoise.cli.app import app
@@ -186,6 +187,24 @@ def pages() -> dict[Path, str]:
                 ["key", "value", "default", "meaning"], list(table_of(name))
             )
             for name in TABLES
+        },
+        reference / "serve-options.md": {
+            f"keys {name}": lambda name=name: _table(
+                ["key", "default", "meaning"], serve_tables.keys_of(name)
+            )
+            for name in serve_tables.KEYS
+        },
+        reference / "http-api.md": {
+            f"fields {name}": lambda name=name: _table(
+                ["field", "value", "default", "meaning"], serve_tables.fields_of(name)
+            )
+            for name in serve_tables.FIELDS
+        },
+        reference / "router-metrics.md": {
+            f"metrics {name}": lambda name=name: _table(
+                ["metric", "kind", "labels", "meaning"], serve_tables.metrics_of(name)
+            )
+            for name in serve_tables.METRICS
         },
     }
     fresh = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 
@@ -200,6 +201,28 @@ async def load(port, streams, seconds, chunks, interval_ms):
     )
 
 
+async def decide(port, seconds):
+    """One question after the other, each lease given back; the time of the questions alone."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def post(path, document):
+        body = json.dumps(document).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+        began_s = time.monotonic()
+        writer.write(head.encode() + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(int(re.search(rb"Content-Length: (\d+)", head)[1]))
+        return time.monotonic() - began_s, json.loads(body)
+
+    times, ends_s = [], time.monotonic() + seconds
+    while time.monotonic() < ends_s:
+        spent_s, chosen = await post("/v1/decide", {"context_tokens": 5_000, "session": "s"})
+        times.append(spent_s)
+        await post("/v1/release", {"lease": chosen["lease"], "output_tokens": 100})
+    times.sort()
+    print(json.dumps({"p50_ms": 1e3 * times[len(times) // 2], "p99_ms": 1e3 * times[int(len(times) * 0.99)]}))
+
+
 async def bare(upstream):
     """What one writes first with aiohttp: a handler, a session, chunks passed on as they come."""
     import aiohttp
@@ -266,6 +289,8 @@ if __name__ == "__main__":
         uvloop.run(engine())
     elif role == "bare":
         uvloop.run(bare(rest[0]))
+    elif role == "decide":
+        uvloop.run(decide(int(rest[0]), float(rest[1])))
     elif role == "ours":
         uvloop.run(ours(rest[0], int(rest[1])))
     else:

@@ -51,6 +51,7 @@ def main(rounds=5, seconds=4.0):
         "paced, 1,000 streams, 5/s each": (1000, seconds, 20, 200),
     }
     found = {case: {who: [] for who in WHO} for case in cases}
+    decided = []
     try:
         for k in range(rounds):
             for case, arguments in cases.items():
@@ -58,6 +59,9 @@ def main(rounds=5, seconds=4.0):
                 for who in order:
                     found[case][who].append(loaded(*parties[who], *arguments))
             print(f"round {k + 1} of {rounds} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+            arguments = [sys.executable, PARTIES, "decide", str(parties["equipoise"][1]), str(seconds / 2)]
+            done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+            decided.append(json.loads(done.stdout))
     finally:
         for process, _ in parties.values():
             process.terminate()
@@ -65,6 +69,11 @@ def main(rounds=5, seconds=4.0):
     print(f"{'case':32} {names} {'ratio to bare':>16} {'added ms':>9} {'CPU us':>13}")
     for case, runs in found.items():
         print(row(case, runs))
+    p50 = sorted(one["p50_ms"] for one in decided)
+    p99 = statistics.median(one["p99_ms"] for one in decided)
+    print(
+        f"POST /v1/decide: p50 {statistics.median(p50):.2f} ms ({p50[0]:.2f}-{p50[-1]:.2f}), p99 {p99:.2f} ms"
+    )
 
 
 def row(case, runs):

@@ -225,7 +225,7 @@ PUBLIC = (
         "report",
         "fleet",
     ),
-    *("calibrate", "calibrate.readers", "router", "engines", "serve.envoy"),
+    *("calibrate", "calibrate.readers", "router", "engines", "serve", "serve.envoy"),
 )
 
 

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 from equipoise._lazy import lazy
 
 if TYPE_CHECKING:
+    from equipoise.serve.config import ServeConfig, read_config
     from equipoise.serve.driver import Driver, Lease
+    from equipoise.serve.service import Service
 
-__all__ = ["Driver", "Lease"]
+__all__ = ["Driver", "Lease", "ServeConfig", "Service", "read_config"]
 
-__getattr__ = lazy(__name__, {"driver": ("Driver", "Lease")})
+__getattr__ = lazy(
+    __name__,
+    {"config": ("ServeConfig", "read_config"), "driver": ("Driver", "Lease"), "service": ("Service",)},
+)

@@ -42,31 +42,37 @@ class ServeConfig:
     dp_size : int
         Ranks of workers that do not say; 0: as the engine says.
     policy : str
+        With its parameters, as in ``equipoise compare``.
     cost : str
-        Name or file.
+        A preset, ``v1``, ``v2``, ``MODEL:v1``, ``MODEL:v2``, or a file.
     seed : int
+        Of the policy.
     kv_capacity_tokens, max_batch : int, optional
         Of a rank, where the engine does not say.
     sglang_header_overrides : bool
         SGLang runs with ``SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1``: bodies of ``/generate`` stay as they came.
     host : str
+        Where clients connect.
     port : int
         0: any free one.
     admin_host : str
+        Where metrics and the admin routes are; other than loopback needs ``admin_token``.
     admin_port : int
+        0: any free one.
     decide : bool
         Whether the main port serves the decision API.
     api_key : str, optional
         What clients have to show.
     admin_token : str, optional
+        What the admin port asks for.
     gather_ms : float
         How long requests are gathered into one round.
     drain_s : float
         How long running streams may take to end after SIGTERM.
     decision_log : str, optional
-        File for the decisions.
+        File that every decision is appended to, as JSON lines that read as a trace.
     shadows : tuple of str
-        Policies asked beside the one that decides.
+        Policies asked beside the one that decides, for that log.
     discovery_s : float
         From one look at the file or the name to the next.
     high_water_bytes, low_water_bytes : int

@@ -62,44 +62,55 @@ class AskMany(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Chosen(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Where a request is to go, or why nowhere."""
 
-    request_id: str
+    request_id: Annotated[str, Meta(description="As asked, or made up.")]
     lease: Annotated[
-        str, Meta(description="For report and release; empty where the request was refused.")
+        str, Meta(description="For report and release; absent where the request was refused.")
     ] = ""
-    instance: str = ""
+    instance: Annotated[str, Meta(description="Name of the instance.")] = ""
     rank: Annotated[int, Meta(description="Rank inside the instance.")] = -1
     url: Annotated[str, Meta(description="Base address to send it to.")] = ""
-    headers: Annotated[
-        dict[str, str],
-        Meta(description="To set, after every rank or worker header of the client was taken off."),
-    ] = {}
+    headers: Annotated[dict[str, str], Meta(description="Headers to set.")] = {}
     body: Annotated[dict[str, int], Meta(description="Fields to set at the top of the JSON body.")] = {}
     reason: Annotated[str, Meta(description="Who chose and on what; of a refusal its code.")] = ""
     status: Annotated[int, Meta(description="Of a refusal: the HTTP status for the client.")] = 200
-    retry_after_s: float = 0.0
+    retry_after_s: Annotated[
+        float, Meta(description="Of a refusal: when to try again; 0: it would not help.")
+    ] = 0.0
 
 
 class Progress(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How far a request has come."""
 
-    lease: Name
+    lease: Annotated[Name, Meta(description="Which.")]
     tokens: Annotated[Tokens, Meta(description="Output tokens since the last report.")] = 0
 
 
 class RankLoadReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What an engine that is not polled has on a rank."""
 
-    instance: Name
-    rank: Annotated[int, Meta(ge=0)]
-    running: Tokens
-    waiting: Tokens = 0
-    context_tokens: Tokens | None = None
-    kv_usage: Annotated[float, Meta(ge=0, le=1)] | None = None
-    kv_capacity_tokens: Annotated[int, Meta(gt=0)] | None = None
-    max_batch: Annotated[int, Meta(gt=0)] | None = None
-    age_s: Annotated[float, Meta(ge=0, le=86_400, description="How old it is.")] = 0.0
-    sequence: Tokens | None = None
-    seen_dispatches: Tokens | None = None
+    instance: Annotated[Name, Meta(description="Name of the instance.")]
+    rank: Annotated[int, Meta(ge=0, description="Rank inside it.")]
+    running: Annotated[Tokens, Meta(description="Requests that run there, of whomever.")]
+    waiting: Annotated[Tokens, Meta(description="Requests that wait there.")] = 0
+    context_tokens: Annotated[Tokens | None, Meta(description="Tokens of their contexts.")] = None
+    kv_usage: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Share of the KV cache in use; taken where context_tokens is not said."),
+    ] = None
+    kv_capacity_tokens: Annotated[
+        Annotated[int, Meta(gt=0)] | None, Meta(description="Tokens the rank's KV cache holds.")
+    ] = None
+    max_batch: Annotated[Annotated[int, Meta(gt=0)] | None, Meta(description="Requests it runs at most.")] = (
+        None
+    )
+    age_s: Annotated[float, Meta(ge=0, le=86_400, description="How old it is, in seconds.")] = 0.0
+    sequence: Annotated[
+        Tokens | None, Meta(description="Number of the report; a repeated one is no news.")
+    ] = None
+    seen_dispatches: Annotated[
+        Tokens | None,
+        Meta(description="Requests of this router the rank had seen by then, since it knows it."),
+    ] = None
 
 
 class Report(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -112,14 +123,14 @@ class Report(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Ended(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A request that is over."""
 
-    lease: Name
+    lease: Annotated[Name, Meta(description="Which.")]
     outcome: Annotated[
         Literal["finished", "cancelled", "failed"],
         Meta(description="failed: through its engine's fault; it counts against the instance."),
     ] = "finished"
     reason: Annotated[str, Meta(max_length=64, description="Of a failure, for the metrics.")] = "failed"
-    prompt_tokens: Tokens | None = None
-    output_tokens: Tokens | None = None
+    prompt_tokens: Annotated[Tokens | None, Meta(description="Exactly, where the engine has said it.")] = None
+    output_tokens: Annotated[Tokens | None, Meta(description="The same.")] = None
 
 
 class EndedMany(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -271,9 +282,9 @@ class DecideApi:
         target: Target = placed.target
         try:
             pin = target.pin(placed.rank, ask.path)
-        except InputError as error:
+        except InputError:
             placed.aborted("cancelled")
-            return Chosen(request_id=placed.request_id, reason=f"cannot_pin: {error}", status=502)
+            return Chosen(request_id=placed.request_id, reason="cannot_pin", status=502)
         # Nobody ends a lease by guessing: not another client's, and none of the proxy's, which have no token.
         placed.token = f"{self._mark}-{placed.key:x}-{os.urandom(6).hex()}"
         return Chosen(

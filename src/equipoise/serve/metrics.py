@@ -6,7 +6,7 @@ Words: ``running_reqs``, ``used_tokens`` and the largest-over-mean ratios as in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -23,7 +23,7 @@ from equipoise.router import InstanceState, RouterView, Rung
 from equipoise.serve.driver import Driver
 from equipoise.serve.tally import Histogram, Tally
 
-__all__ = ["Metrics"]
+__all__ = ["SECTIONS", "Metrics", "families"]
 
 MOST_RANKS = 1024
 """Ranks that have series of their own; of a larger pool there are only those of its instances."""
@@ -48,6 +48,26 @@ class Metrics:
     def page(self) -> bytes:
         """The text."""
         return generate_latest(self._registry)
+
+
+SECTIONS = ("traffic", "queue", "instances", "ranks")
+
+
+def families(driver: Driver, tally: Tally, section: str) -> Iterator[Metric]:
+    """The metrics of a section of the page.
+
+    Parameters
+    ----------
+    driver : Driver
+    tally : Tally
+    section : str
+        One of `SECTIONS`.
+    """
+    numbers = _Numbers(driver, tally)
+    view = driver.router.view(driver.now_s())
+    if section == "traffic":
+        return numbers._traffic()
+    return {"queue": numbers._queue, "instances": numbers._instances, "ranks": numbers._ranks}[section](view)
 
 
 class _Numbers(Collector):
@@ -191,8 +211,3 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
     return HistogramMetricFamily(PREFIX + name, text, buckets=histogram.buckets(), sum_value=histogram.sum)
-
-
-def names(families: Iterable[Metric]) -> list[str]:
-    """Names of some families, as a scrape shows them."""
-    return [f"{one.name}_total" if one.type == "counter" else one.name for one in families]

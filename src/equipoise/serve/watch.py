@@ -52,6 +52,7 @@ class Polling:
     health_path : str
         Asked beside the loads: 500 and above, `lost_after` times in a row, means lost. Empty: not asked.
     health_period_s : float
+        From one such question to the next.
     numbering_model : str
         Model of the small request that finds how a vLLM node numbers its ranks.
     """

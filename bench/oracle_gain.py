@@ -3,6 +3,7 @@
 For the presets of `policy_quality.py`, 32 requests a rank: excess over ideal of round robin, `dualpath` at its best z,
 `equipoise` with and without a hold, and the oracle; and the share of what round robin loses to the oracle that each
 policy wins. Same workloads and seeds as there.
+``--traces claude-code,mooncake`` takes the public traces beside the checkout.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--candidates", type=int, default=3_000_000)
     parser.add_argument("--traces", default=",".join(PRESETS))
+    parser.add_argument("--pools", default="DP64 32,DP8 32")
     asked = parser.parse_args()
     seeds = range(asked.seeds)
     names = ("round_robin, %", "dualpath, %", "z", "equipoise, %", "hold 4, %", "oracle, %")
     head("pool", "trace", "cost", *names, "dualpath wins", "equipoise wins", "hold 4 wins")
-    for shape in ("DP64 32", "DP8 32"):
+    for shape in asked.pools.split(","):
         ranks, each = SHAPES[shape]
         for trace in asked.traces.split(","):
             for cost in COSTS:

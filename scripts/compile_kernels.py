@@ -20,11 +20,12 @@ def fleet() -> None:
 
 
 def others() -> None:
-    """The kernel of replay, the built-in policies, the fit's inner loop."""
+    """The kernel of replay, the built-in policies, the fit's inner loop, the oracle's search."""
     from equipoise.policies import spec
     from equipoise.policies.registry import BUILT_IN
 
-    for module in ("replay.kernel", "calibrate._assign", "policies.dualpath_auto"):
+    oracle = ("study.oracle.descent", "study.oracle.playback")
+    for module in ("replay.kernel", "calibrate._assign", "policies.dualpath_auto", *oracle):
         import_module(f"equipoise.{module}")
     for name in BUILT_IN:
         spec(name)

@@ -7,7 +7,6 @@ stay those that came.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -34,8 +33,7 @@ MAX_SESSION = 256
 """Characters of a session id that count; longer ones are cut, so that a table of sessions stays small."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFacts:
+class RequestFacts(msgspec.Struct, frozen=True):
     """What the body and the headers say.
 
     Parameters

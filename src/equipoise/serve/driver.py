@@ -411,7 +411,8 @@ class Driver:
         if self.on_round is not None:
             self.on_round(len(gathered), time.perf_counter() - began_s)
         self.act(actions)
-        self._rearm_soon()
+        if self._waiting or self._timer is None:  # what was placed at once makes nothing due before the timer
+            self._rearm_soon()
 
     def _place_elsewhere(self, arrival: Arrival, avoid: str) -> None:
         """Place one request while nothing may be sent to an instance: all of it in one turn of the loop."""

@@ -10,6 +10,7 @@ from multidict import CIMultiDict
 from equipoise.engines import Pin, is_pin, set_fields
 from equipoise.engines.headers import PIN_FIELDS
 from equipoise.errors import InputError
+from equipoise.serve.answers import NAME
 
 __all__ = ["answer_headers", "pinned_body", "request_headers"]
 
@@ -44,7 +45,7 @@ _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 
-PASS, DROP, NAMED, KEY, IDENTITY = range(5)
+PASS, DROP, NAMED, KEY, IDENTITY, AGENT = range(6)
 _KINDS: dict[bool, dict[str, int]] = {False: {}, True: {}}
 """What is done with a header, by name as it was written; by whether clients are a proxy that chose the prefill side."""
 
@@ -59,6 +60,8 @@ def _kind(name: str, behind_pd_proxy: bool) -> int:
         kind = KEY
     elif low == "x-request-id":
         kind = IDENTITY
+    elif low == "user-agent":
+        kind = AGENT
     elif low in HOP_BY_HOP or low in OURS or is_pin(low, behind_pd_proxy=behind_pd_proxy):
         kind = DROP
     kinds = _KINDS[behind_pd_proxy]
@@ -91,7 +94,7 @@ def request_headers(
         Whether headers about the prefill side pass.
     """
     kept: list[tuple[str, str]] = []
-    named, identified = "", False
+    named, identified, agent = "", False, False
     kinds = _KINDS[behind_pd_proxy]
     for pair in headers.items():
         kind = kinds.get(pair[0])
@@ -102,6 +105,9 @@ def request_headers(
         elif kind == IDENTITY:
             kept.append(pair)
             identified = True
+        elif kind == AGENT:
+            kept.append(pair)
+            agent = True
         elif kind == KEY:
             if key is None and keep_authorization:
                 kept.append(pair)
@@ -113,6 +119,8 @@ def request_headers(
         kept.append(("Authorization", f"Bearer {key}"))
     if not identified:
         kept.append(("x-request-id", request_id))
+    if not agent:
+        kept.append(("User-Agent", NAME))  # or aiohttp would name itself
     kept.append(("Accept-Encoding", "identity"))
     return kept
 

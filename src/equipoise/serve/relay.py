@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["relay"]
 
+TAIL = 2048
 WHOLE = 256 << 10
 """An answer of known length up to so many bytes is read whole and sent in one piece."""
 
@@ -56,7 +57,11 @@ async def relay(
         except (aiohttp.ClientError, ConnectionError, RuntimeError) as error:
             lease.aborted("reset_midway")
             raise failure("reset_midway") from error
-        counter.feed(body)
+        # Engines put their counts at the end; where they do not, all of it is looked at.
+        if b'"usage"' in body[-TAIL:] or b'"meta_info"' in body[-TAIL:]:
+            counter.feed(body[-TAIL:])
+        else:
+            counter.feed(body)
         counter.end()
         target.heard_s = proxy.driver.now_s()
         _ended(proxy, lease, counter, answer.status, asked)

@@ -176,7 +176,6 @@ class Service:
             connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=KEEP_ALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            skip_auto_headers=("User-Agent",),
             trust_env=False,
             timeout=aiohttp.ClientTimeout(total=None),
             max_line_size=64 << 10,
@@ -194,7 +193,7 @@ class Service:
         )
         self._make_handlers(loop)
         for edge, sock in zip(self._edges, sockets, strict=True):
-            self._servers.append(await loop.create_server(edge, sock=sock))
+            self._servers.append(await loop.create_server(edge, sock=sock, backlog=BACKLOG))
         self.port, self.admin_port = (sock.getsockname()[1] for sock in sockets)
         self.watch.set_targets(self._targets.values())
         if config.workers_file is not None:

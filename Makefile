@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 DEMO_DIR ?= demo-output
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test lint types imports check docs wheel wheel-test bench acceptance clean
+.PHONY: help demo test proofs lint types imports check docs wheel wheel-test bench acceptance clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,7 +40,11 @@ demo: $(VENV)/.demo  ## the article's policies on the embedded workload: a table
 
 test: $(VENV)/.dev  ## the quick test suite
 	@[ -n "$(TESTS)" ] || $(BIN)/python scripts/compile_kernels.py
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(or $(TESTS),-m "not proof")
+
+proofs: $(VENV)/.dev  ## the long tests: real engines, storms of faults, searches held against proven optima
+	@$(BIN)/python scripts/compile_kernels.py
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m proof
 
 lint: $(VENV)/.dev  ## style
 	@$(BIN)/ruff check .
@@ -52,7 +56,7 @@ types: $(VENV)/.dev  ## static types
 imports: $(VENV)/.dev  ## the rooms import only downward
 	@$(BIN)/lint-imports
 
-check: lint types imports test  ## all of these
+check: lint types imports test proofs  ## all of these
 
 docs: $(VENV)/.docs  ## the documentation site, into site/
 	@$(BIN)/zensical build --clean --strict

@@ -177,7 +177,8 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 def test_pages_are_found_and_do_something() -> None:
     assert len(PAGES) >= 10
-    idle = [p.name for p in PAGES if p.name != "index.md" and not any(b.runs for b in blocks(p))]
+    others = ("index.md", "in-engine.md")  # the second is about what runs inside an engine
+    idle = [p.name for p in PAGES if p.name not in others and not any(b.runs for b in blocks(p))]
     assert idle == []
 
 

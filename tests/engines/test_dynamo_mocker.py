@@ -26,6 +26,8 @@ aiohttp = pytest.importorskip("aiohttp", reason="pip install 'equipoise[serve]'"
 
 from equipoise.engines import Client  # noqa: E402
 
+pytestmark = pytest.mark.proof
+
 RANKS = 4
 Test = Callable[["aiohttp.ClientSession", EngineInstance], Awaitable[None]]
 

@@ -42,8 +42,7 @@ def run_unchecked(trace, pool, policy, cost, *, series_rows=1024, **options):
         return None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "check_outcome", lambda *arguments, **named: None)
-        patch.setattr(engine, "SERIES_ROWS", series_rows)
-        return replay(trace, pool, policy, cost, **options)
+        return replay(trace, pool, policy, cost, series_rows=series_rows, **options)
 
 
 def as_bytes(outcome: Outcome):

@@ -20,6 +20,8 @@ from envoy_rig import Worker, envoy, run  # noqa: E402
 from equipoise.serve.envoy import messages  # noqa: E402
 from equipoise.serve.envoy.picker import DESTINATION  # noqa: E402
 
+pytestmark = pytest.mark.proof
+
 OURS = {"body": "BUFFERED", "response": "SEND", "trailers": "SEND"}
 
 

@@ -21,6 +21,8 @@ from equipoise.errors import InputError  # noqa: E402
 from equipoise.serve.envoy.ext_proc import PickerServer  # noqa: E402
 from equipoise.serve.envoy.picker import DESTINATION, Picker  # noqa: E402
 
+pytestmark = pytest.mark.proof
+
 PATH = "/v1/completions"
 SOME = ("ok", "ok", "ok", "json", "client_before", "client_after", "upstream_after", "upstream_before")
 

@@ -12,6 +12,8 @@ from serve_cases import asked, mock, on_a_loop, stage
 
 from equipoise.engines import WorkerSpec
 
+pytestmark = pytest.mark.proof
+
 
 async def answered(s, **body):
     async with s.post(**body) as answer:

@@ -282,6 +282,7 @@ async def test_keys():
             assert "secret" not in repr(s.service.config)
 
 
+@pytest.mark.proof
 @on_a_loop
 async def test_two_thousand_streams():
     async with stage(mock(ranks=4, speed_up=50.0, max_batch=4096), router__max_requests=4096) as s:

@@ -23,6 +23,8 @@ from equipoise.serve.replicas.wire import (
     encode,
 )
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def redis(tmp_path):

@@ -10,7 +10,10 @@ import signal
 import sys
 
 import aiohttp
+import pytest
 from serve_cases import asked, mock, on_a_loop
+
+pytestmark = pytest.mark.proof
 
 COMMAND = [sys.executable, "-c", "import sys; from equipoise.cli.app import main; sys.exit(main())", "serve"]
 

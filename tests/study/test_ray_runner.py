@@ -18,6 +18,8 @@ import pytest
 from equipoise.errors import InputError
 from equipoise.study.ray_runner import on_ray
 
+pytestmark = pytest.mark.proof
+
 pytest.importorskip("ray", reason="the ray runner needs 'equipoise[ray]'")
 
 ALONE = ("unshare", "--map-root-user", "--net", "sh", "-c")

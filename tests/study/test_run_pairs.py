@@ -161,6 +161,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], flo
     return {k: m.log_ratio.mean for k, m in of(found).items()}
 
 
+@pytest.mark.proof
 def test_planted_differences_are_covered(write: Any, truth: dict[tuple[str, str], float]) -> None:
     """Neighbours depend on each other; each interval holds the truth nearly 19 times in 20, all at once as often."""
     runs = 40
@@ -185,6 +186,7 @@ def test_planted_differences_are_covered(write: Any, truth: dict[tuple[str, str]
     assert naive < 0.8 * runs  # as if requests were independent
 
 
+@pytest.mark.proof
 def test_equal_runs_are_rarely_called_different(write: Any) -> None:
     wrong = 0
     for seed in range(30):

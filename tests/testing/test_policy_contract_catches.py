@@ -111,7 +111,7 @@ def test_inputs_that_are_written(spoil):
     contract = contract_of(vandal)
     if spoil == "params":
         spec = contract.policy.spec
-        parameters = (SimpleNamespace(name="z", choices=(), default=0.0),)
+        parameters = (SimpleNamespace(name="z", choices=(), words=(), default=0.0),)
         object.__setattr__(contract.policy, "params", {"z": 0.0})
         object.__setattr__(spec, "parameters", parameters)
     with pytest.raises(AssertionError, match=spoil):

@@ -95,7 +95,9 @@ def _alone() -> bool:
     return subprocess.run([*ALONE, "ip link set lo up"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.skipif(not PYTHON, reason="scripts/install-ray FOLDER, then EQUIPOISE_RAY_PYTHON=FOLDER/bin/python")
+@pytest.mark.skipif(
+    not PYTHON, reason="scripts/install-ray FOLDER, then EQUIPOISE_RAY_PYTHON=FOLDER/bin/python"
+)
 @pytest.mark.skipif(
     not _alone(), reason="needs a network namespace: Ray would listen on every interface otherwise"
 )

@@ -127,18 +127,14 @@ class Settings:
                 raise InputError(f"{name} = {getattr(self, name)!r}", fix=f"use one of {get_args(words)}")
         for f in fields(self):
             value = getattr(self, f.name)
+            if f.type not in ("int", "float"):
+                continue
             low, high = BOUNDS.get(f.name, (0, 1e12))
-            if f.name.endswith("_s") or f.type == "float":
-                if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                    raise InputError(
-                        f"{f.name} = {value!r}", fix=f"must be a number from {low:g} to {high:g}"
-                    )
-            elif f.type == "int" and (
-                isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high
-            ):
-                raise InputError(
-                    f"{f.name} = {value!r}", fix=f"must be a whole number from {low:g} to {high:g}"
-                )
+            whole = f.type == "int"
+            kind = int if whole else int | float
+            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+                number = "a whole number" if whole else "a number"
+                raise InputError(f"{f.name} = {value!r}", fix=f"must be {number} from {low:g} to {high:g}")
         if not 1 <= len(self.classes) <= MOST_CLASSES:
             raise InputError(f"{len(self.classes)} classes", fix=f"give 1 to {MOST_CLASSES}")
         for name, weight in self.classes.items():

@@ -127,6 +127,7 @@ class Service:
         self._sources: dict[str, Watcher] = {}
         self._listed: dict[str, tuple[WorkerSpec, ...]] = {"": config.workers}
         self._targets: dict[str, Target] = {}
+        self._signs: dict[str, tuple[object, ...]] = {}
         self.port = self.admin_port = 0
 
     @property
@@ -265,7 +266,7 @@ class Service:
             header_overrides=config.sglang_header_overrides,
         )
         signs = {t.name: _sign(t) for t in made}
-        before = getattr(self, "_signs", {})
+        before = self._signs
         if signs == before:
             return False
         self._targets = {

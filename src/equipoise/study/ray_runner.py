@@ -37,17 +37,17 @@ def on_ray(address: str | None, checkpoint: Checkpoint | None = None) -> Runner:
     Raises
     ------
     InputError
-        Ray is not installed, or no address.
+        No address, or Ray is not installed.
     EngineError
         The cluster does not answer, or jobs failed.
     """
-    ray = _ray()
     if not address:
         raise InputError(
             "no address of a cluster",
             where="--ray-address",
             fix="start one ('ray start --head') and give host:port",
         )
+    ray = _ray()
 
     def run(batches: Sequence[Batch], done: Callable[[], None]) -> Iterator[list[Run]]:
         _connect(ray, address)

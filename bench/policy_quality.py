@@ -39,7 +39,13 @@ TRACES = {
 }
 PRESETS = ("agentic-coding", "mixed-tail")
 COSTS = ("v1", "v2", "h200")
-SHAPES = {"DP64 32": (64, 32), "DP64 100": (64, 100), "DP8 32": (8, 32)}
+SHAPES = {
+    "DP64 32": (64, 32),
+    "DP64 100": (64, 100),
+    "DP8 32": (8, 32),
+    "DP64 37": (64, 37),
+    "DP8 37": (8, 37),
+}
 BARS = {"DP64 32": (0.90, 0.80), "DP64 100": (0.75, 0.62), "DP8 32": (1.0, 0.92)}
 """Of the ratio, with hold_steps 1 and 4."""
 AUTO, AUTO_BAR = "dualpath,z=auto", 1.15
@@ -89,18 +95,24 @@ def cost_of(name: str) -> StepCost:
     return load(name)
 
 
+def timing(cell: Cell, seed: int) -> dict[str, Any]:
+    """How the requests of a cell come: options of ``replay``."""
+    ranks, each = SHAPES[cell.shape]
+    if cell.load is None:
+        return {"concurrency": ranks * each, "drain": False}
+    requests = requests_of(cell.trace, ranks * each, seed, True)
+    rate = rate_for(requests, cost_of(cell.cost), Pool(ranks=ranks), round(ranks * each * cell.load))
+    return {"mode": "timed", "rate_scale": rate, "drain": False}
+
+
 def run(cell: Cell, policy: Policy | str, seed: int) -> ReplayResult:
     ranks, each = SHAPES[cell.shape]
-    pool, cost, timed = Pool(ranks=ranks), cost_of(cell.cost), cell.load is not None
-    requests = requests_of(cell.trace, ranks * each, seed, timed)
-    if cell.load is None:
-        assert cell.information is None
-        return replay(requests, pool, policy, cost, concurrency=ranks * each, seed=seed, drain=False)
-    rate = rate_for(requests, cost, pool, round(ranks * each * cell.load))
-    how: dict[str, Any] = {"mode": "timed", "rate_scale": rate, "seed": seed, "drain": False}
+    pool, cost, how = Pool(ranks=ranks), cost_of(cell.cost), timing(cell, seed)
+    requests = requests_of(cell.trace, ranks * each, seed, cell.load is not None)
     if cell.information is None:
-        return replay(requests, pool, policy, cost, **how)
-    return simulate(requests, Deployment(pool, information=cell.information), policy, cost, **how)
+        return replay(requests, pool, policy, cost, seed=seed, **how)
+    assert cell.load is not None
+    return simulate(requests, Deployment(pool, information=cell.information), policy, cost, seed=seed, **how)
 
 
 def best_dualpath(cell: Cell, seeds: range) -> tuple[float, list[ReplayResult]]:
@@ -203,26 +215,17 @@ def timed(policy: str, traces: Sequence[str], loads: Sequence[float], seeds: ran
     summary(f"timed {policy}", ratios, 1.0)
 
 
-def late(policy: str, traces: Sequence[str], seeds: range, unheard: bool) -> None:
+def late(policy: str, traces: Sequence[str], seeds: range, unheard: bool, pools: Sequence[str]) -> None:
     """Pictures that are old, or that others change too; on H200, where a loss does not turn a load into an overload."""
     print("### Late and partial pictures, timed at 37 requests a rank\n")
-    SHAPES["DP64 37"] = (64, 37)
     deaf = replace(parse(policy), spec=replace(parse(policy).spec, finished=None))
-    head(
-        "trace",
-        "cost",
-        "picture",
-        "dualpath, %",
-        "z",
-        f"{policy}, %",
-        "ratio",
-        *(["no ends told"] if unheard else []),
-    )
-    ratios = []
-    for trace in traces:
-        for cost in ("h200",):
+    last = ["no ends told"] if unheard else []
+    head("pool", "trace", "picture", "dualpath, %", "z", f"{policy}, %", "ratio", *last)
+    for shape in pools:
+        ratios = []
+        for trace in traces:
             for name, information in LATE.items():
-                cell = Cell(trace, cost, "DP64 37", 1.0, information)
+                cell = Cell(trace, "h200", shape, 1.0, information)
                 z, bar_runs = best_dualpath(cell, seeds)
                 runs = [run(cell, policy, seed) for seed in seeds]
                 ratios.append(mean_ratio(runs, bar_runs))
@@ -231,10 +234,10 @@ def late(policy: str, traces: Sequence[str], seeds: range, unheard: bool) -> Non
                     other = [run(cell, deaf, seed) for seed in seeds]
                     more = [ratio_text([r.excess for r in other], [r.excess for r in bar_runs])]
                 row(
-                    trace, cost, name, percent(bar_runs), f"{z:g}", percent(runs),
+                    shape, trace, name, percent(bar_runs), f"{z:g}", percent(runs),
                     ratio_text([r.excess for r in runs], [r.excess for r in bar_runs]), *more,
                 )  # fmt: skip
-    summary(f"late {policy}", ratios, LATE_BAR)
+        summary(f"late {shape} {policy}", ratios, LATE_BAR)
 
 
 def rounds_us(policy: Policy, ranks: int, waiting: int, cost: str, rounds: int) -> Iterator[float]:
@@ -280,6 +283,7 @@ def main() -> None:
     parser.add_argument("--only", default="exact,timed,late,pace")
     parser.add_argument("--policy", default="equipoise")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--late-pools", default="DP64 37,DP8 37")
     asked = parser.parse_args()
     traces = [t for t, where in TRACES.items() if t in PRESETS or Path(where).is_file()]
     for missing in TRACES.keys() - set(traces):
@@ -300,7 +304,7 @@ def main() -> None:
         )
     if "late" in parts:
         quick = asked.quick
-        late(asked.policy, traces[:1] if quick else traces, seeds, not quick)
+        late(asked.policy, traces[:1] if quick else traces, seeds, not quick, asked.late_pools.split(","))
     if "pace" in parts:
         pace(["dualpath", *policies[:1]])
 

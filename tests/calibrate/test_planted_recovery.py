@@ -24,6 +24,8 @@ from equipoise.calibrate.shapes import Form, TermForm
 from equipoise.calibrate.shortcuts import feature_maxima, rank_by_rank
 from equipoise.cost import StepCost, Term
 
+pytestmark = pytest.mark.proof
+
 ONE = StepCost("one", (Term("decode", per_request=20.0, per_100k_context=80.0),), 4000.0, unit="us")
 TWO = StepCost(
     "two",

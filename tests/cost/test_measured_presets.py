@@ -16,6 +16,8 @@ import pytest
 from equipoise import cost, models
 from equipoise.cost import StepCost
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = [n for n in cost.names() if n not in ("h200", "v1", "v2")]
 TABLE = Path("calib") / "aic-decode-attention" / "aic_decode_attention.csv.gz"

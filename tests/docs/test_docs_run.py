@@ -144,6 +144,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
 def test_the_code_of_a_page_runs(page: Path, folder: Path) -> None:
     namespace: dict[str, Any] = {"__name__": page.stem}

@@ -15,6 +15,8 @@ from equipoise.fleet import Change, Deployment, KvMemory, Losses, Prefill, Trans
 from equipoise.fleet.kernel.layout import STATUS_NAMES
 from equipoise.replay import Pool
 
+pytestmark = pytest.mark.proof
+
 WEIGHTS, CONTEXT_PRICE, CONSTANT, SECONDS = (0.7, 0.3), 2e-3, 2.0, 0.01
 PER_TOKEN, PER_PAIR, PREFILL_CONSTANT = 0.03, 1e-4, 1.5
 COST = StepCost(

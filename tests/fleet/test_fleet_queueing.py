@@ -14,6 +14,8 @@ from scipy import stats
 from equipoise.fleet import Deployment, KvMemory, Prefill, Transfer
 from equipoise.replay import Pool
 
+pytestmark = pytest.mark.proof
+
 STEPS = 60_000
 FINE = 50.0
 """Steps of a mean service where the discrete clock is to look like a continuous one."""

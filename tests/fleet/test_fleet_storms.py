@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from fleet_cases import quick
 from fleet_proofs import run_case
 from fleet_strategies import fleets
@@ -35,6 +36,8 @@ from equipoise.fleet.kernel.layout import (
 from equipoise.policies.api import placement
 from equipoise.policies.least_tokens import SPEC as LEAST_TOKENS
 from equipoise.replay.layout import ENDED, SERIES
+
+pytestmark = pytest.mark.proof
 
 STORM = ("leaving", "changes", "preemption", "speculation")
 STEPS = 1 << 13

@@ -67,6 +67,7 @@ def first_choice(name, ranks=3, **params):
     return ask(policy, case, case.memory(policy), compiled=policy.compiled).chosen[0]
 
 
+@pytest.mark.proof
 def test_pick_place_and_spec_are_found(write):
     for text, name in ((PICK, "pick"), (PLACE, "spread"), (SPEC, "mine")):
         path = write(text, f"{name}_file.py")
@@ -205,6 +206,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.proof
 def test_what_is_on_disk_is_run_only_for_what_it_was_made_of(write, tmp_path):
     """Across processes: an edit of equal size and time, another file of equal name, a copy, a damaged cache."""
     text = "def pick(ranks, requests, i, prices, params, memory):\n    return {}\n"

@@ -309,6 +309,7 @@ def test_leases_can_be_taken_over():
     assert heir.router.adopt(0.0, "r1", 0, 0, 10) is None
 
 
+@pytest.mark.proof
 def test_nothing_grows_over_a_million_leases():
     router = router_of(8, policy="dualpath", capacity=None)
     arrived, finished, aborted = router.arrived, router.finished, router.aborted

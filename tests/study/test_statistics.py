@@ -57,6 +57,7 @@ def correlated(rng: np.random.Generator, n: int, memory: float) -> np.ndarray:
     return out
 
 
+@pytest.mark.proof
 def test_block_intervals_cover_for_correlated_steps_and_naive_ones_do_not() -> None:
     """Steps that remember 50 others: blocks of 200 hold, taking each step as independent does not."""
     rng = np.random.default_rng(2)

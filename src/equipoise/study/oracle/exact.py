@@ -40,8 +40,6 @@ class Exact:
         Price of the counted steps under it.
     bound : float
         No assignment is cheaper: proven.
-    gap : float
-        (cost - bound) / cost.
     """
 
     rank: Ints

@@ -11,7 +11,7 @@ from equipoise.cli.app import main
 from equipoise.engines import WorkerSpec
 from equipoise.errors import InputError
 from equipoise.serve.config import TABLES, read_config
-from equipoise.serve.service import listen
+from equipoise.serve.sockets import listen
 
 FILE = """
 engine = "sglang"

@@ -11,8 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from equipoise.router import (
     Abort,
@@ -26,112 +25,16 @@ from equipoise.router import (
     Router,
 )
 from equipoise.router.reasons import STATUS
+from equipoise.serve.alarm import Alarm
+from equipoise.serve.elsewhere import arrived_elsewhere
+from equipoise.serve.lease import Lease, Placer
 
 __all__ = ["Driver", "Lease"]
 
 _log = logging.getLogger(__name__)
 
-SHORTEST_S = 0.002
-"""Between two ticks: a router that is due now is not asked in a circle."""
 TAIL = 256
 """Decisions kept for the admin page."""
-
-
-class Lease:
-    """A place on a rank, to be given back exactly once; as a context manager it is given back whatever happens.
-
-    Leaving the block without having said how the request ended counts as ``client_gone`` if the task was cancelled, as
-    ``error`` otherwise.
-
-    Attributes
-    ----------
-    request_id : str
-    key : int
-        What the router knows it by.
-    instance, rank : int
-        Position of the instance when it was chosen, and the rank inside it.
-    reason : str
-        Who chose and on what.
-    target : object
-        What the driver was given for that instance; it stays the same when the list of instances changes.
-    ended : str or None
-        How it ended: ``finished``, or the reason of its abort.
-    on_abort : callable, optional
-        Called with the reason when the router takes the lease away: the request is to be stopped.
-    token : str
-        What an outside holder proves itself by; empty: it has none.
-    """
-
-    __slots__ = (
-        "_driver",
-        "ended",
-        "instance",
-        "key",
-        "on_abort",
-        "rank",
-        "reason",
-        "request_id",
-        "target",
-        "token",
-    )
-
-    def __init__(self, driver: Driver, dispatch: Dispatch, target: Any) -> None:
-        self._driver = driver
-        self.request_id, self.key = dispatch.request_id, dispatch.lease
-        self.instance, self.rank, self.reason = dispatch.instance, dispatch.rank, dispatch.reason
-        self.target = target
-        self.ended: str | None = None
-        self.on_abort: Callable[[str], None] | None = None
-        self.token = ""
-
-    def first_token(self) -> None:
-        """The answer has begun."""
-        if self.ended is None:
-            driver = self._driver
-            driver.act(driver.router.first_token(driver.now_s(), self.key))
-
-    def tokens(self, n: int) -> None:
-        """So many tokens more."""
-        if self.ended is None:
-            driver = self._driver
-            actions = driver.router.tokens(driver.now_s(), self.key, n)
-            if actions:
-                driver.act(actions)
-
-    def usage(self, prompt_tokens: int | None = None, output_tokens: int | None = None) -> None:
-        """The engine says the exact lengths."""
-        if self.ended is None:
-            driver = self._driver
-            driver.act(
-                driver.router.usage(
-                    driver.now_s(), self.key, prompt_tokens=prompt_tokens, output_tokens=output_tokens
-                )
-            )
-
-    def finished(self) -> bool:
-        """The request has ended by itself; False: the lease had ended before."""
-        return self._driver.release(self, "finished")
-
-    def aborted(self, reason: str) -> bool:
-        """The request has ended before its end; False: the lease had ended before."""
-        return self._driver.release(self, reason)
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if self.ended is None:
-            gone = kind is not None and issubclass(kind, asyncio.CancelledError)
-            self.aborted("client_gone" if gone else "error")
-
-
-class Placer(Protocol):
-    """Places requests in a driver's stead: with the help of other routers."""
-
-    async def place(self, arrival: Arrival, *, avoid: str | None = None) -> Lease | Reject:
-        """As `Driver.place`."""
 
 
 class Driver:
@@ -169,16 +72,13 @@ class Driver:
         self.lease_type: Callable[[Driver, Dispatch, Any], Lease] = Lease
         self.on_round: Callable[[int, float], None] | None = None
         """Told how many requests a round had and how long it took, in seconds."""
-        self._clock, self._gather_s, self._timers = clock, gather_s, timers
+        self._clock, self._gather_s = clock, gather_s
         self._now_s = float("-inf")
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, asyncio.Future[Lease | Reject]] = {}
         self._gathered: list[Arrival] = []
         self._flushing: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_s = float("inf")
-        self._rearming = False
-        self._closed = False
+        self._alarm = Alarm(router.next_wakeup_s, self.now_s, self.tick, timers)
 
     def now_s(self) -> float:
         """The router's time: the clock, never back."""
@@ -210,7 +110,8 @@ class Driver:
         future: asyncio.Future[Lease | Reject] = self._loop.create_future()
         self._waiting[name] = future
         if avoid is not None:
-            self._place_elsewhere(arrival, avoid)
+            self.act(arrived_elsewhere(self.router, self.now_s(), arrival, self.index(avoid)))
+            self._alarm.set_soon()
         else:
             self._gathered.append(arrival)
             if self._flushing is None:
@@ -235,7 +136,7 @@ class Driver:
             self.act(self.router.finished(now_s, lease.key))
         else:
             self.act(self.router.aborted(now_s, lease.key, how))
-        self._rearm_soon()
+        self._alarm.set_soon()
         return True
 
     def adopt(
@@ -259,7 +160,7 @@ class Driver:
         self.leases[key] = lease
         if prompt_tokens > 0:
             self.act(self.router.usage(now_s, key, prompt_tokens=prompt_tokens))
-        self._rearm_soon()
+        self._alarm.set_soon()
         return key
 
     def turn_away(self, status: int, reason: str) -> None:
@@ -278,28 +179,28 @@ class Driver:
     def report(self, reports: Iterable[RankReport]) -> None:
         """What engines say of their ranks."""
         self.act(self.router.report_many(self.now_s(), reports))
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def instance_lost(self, instance: int, reason: str = "lost") -> None:
         """An instance is gone."""
         self.act(self.router.instance_lost(self.now_s(), instance, reason))
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def instance_ok(self, instance: int) -> None:
         """It is well again."""
         self.act(self.router.instance_ok(self.now_s(), instance))
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def rank_lost(self, instance: int, rank: int, reason: str = "lost") -> None:
         """A rank is gone."""
         self.act(self.router.rank_lost(self.now_s(), instance, rank, reason))
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def drain(self, instance: int, rank: int | None = None, *, undo: bool = False) -> None:
         """Send nothing more to an instance or a rank; with ``undo`` send there again."""
         turn = self.router.undrain if undo else self.router.drain
         self.act(turn(self.now_s(), instance, rank))
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def set_instances(
         self,
@@ -312,7 +213,7 @@ class Driver:
         actions = self.router.set_instances(self.now_s(), specs, warm=warm)
         self.targets = list(targets if targets is not None else self._names())
         self.act(actions)
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def index(self, name: str) -> int | None:
         """Position of an instance in the router's list."""
@@ -326,20 +227,19 @@ class Driver:
     def offer(self) -> None:
         """Have those that wait placed again, as at a step boundary; routers that place on release need no such word."""
         self.act(self.router.arrived_many(self.now_s(), ()))
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def tick(self) -> None:
         """Do what is due; the timers call it."""
         self.act(self.router.tick(self.now_s()))
-        self._rearm_soon()
+        self._alarm.set_soon()
 
     def close(self) -> None:
         """End all timers; who waits for a place is told that the router is going."""
-        self._closed = True
-        for handle in (self._timer, self._flushing):
-            if handle is not None:
-                handle.cancel()
-        self._timer = self._flushing = None
+        self._alarm.close()
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
         going = RejectReason.DRAINING
         names = list(self._waiting)
         for name in names:
@@ -411,30 +311,10 @@ class Driver:
         if self.on_round is not None:
             self.on_round(len(gathered), time.perf_counter() - began_s)
         self.act(actions)
-        if self._waiting or self._timer is None:  # what was placed at once makes nothing due before the timer
-            self._rearm_soon()
-
-    def _place_elsewhere(self, arrival: Arrival, avoid: str) -> None:
-        """Place one request while nothing may be sent to an instance: all of it in one turn of the loop."""
-        now_s, router = self.now_s(), self.router
-        i = self.index(avoid)
-        if i is None:
-            self.act(router.arrived(now_s, arrival))
-        else:
-            view = router.view(now_s)
-            own = view.instance == i
-            drained = [int(rank) for rank in view.rank[own & view.drained]]
-            self.act(router.drain(now_s, i))
-            actions = router.arrived(now_s, arrival)
-            self.act(actions)
-            if not actions:  # it waits, and must not go there when it is undrained
-                self.act(router.cancelled(now_s, arrival.request_id))
-                retry_s = router.settings.retry_after_min_s
-                self._settle(arrival.request_id, Reject(arrival.request_id, 503, "no_other_room", retry_s))
-            self.act(router.undrain(now_s, i))
-            for rank in drained:
-                self.act(router.drain(now_s, i, rank))
-        self._rearm_soon()
+        if (
+            self._waiting or not self._alarm.is_set
+        ):  # what was placed at once makes nothing due before the timer
+            self._alarm.set_soon()
 
     def _gone(self, name: str, future: asyncio.Future[Lease | Reject]) -> None:
         """Whoever asked has been cancelled."""
@@ -450,31 +330,7 @@ class Driver:
         self._gathered = [one for one in self._gathered if one.request_id != name]
         if len(self._gathered) == before:
             self.act(self.router.cancelled(self.now_s(), name))
-            self._rearm_soon()
+            self._alarm.set_soon()
 
     def _names(self) -> list[str]:
         return [spec.name for spec in self.router.instances]
-
-    def _rearm_soon(self) -> None:
-        """Look at the timer once in this turn, however much happens in it."""
-        if self._timers and not self._rearming and not self._closed:
-            self._rearming = True
-            self._loop.call_soon(self._rearm)
-
-    def _rearm(self) -> None:
-        self._rearming = False
-        due_s = self.router.next_wakeup_s()
-        if self._closed:
-            return
-        if self._timer is not None:
-            if due_s is not None and self._due_s <= due_s:
-                return  # it wakes up before, and looks again
-            self._timer.cancel()
-            self._timer = None
-        if due_s is not None:
-            self._due_s = due_s
-            self._timer = self._loop.call_later(max(due_s - self.now_s(), SHORTEST_S), self._wake)
-
-    def _wake(self) -> None:
-        self._timer = None
-        self.tick()

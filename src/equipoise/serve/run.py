@@ -16,7 +16,8 @@ from equipoise.engines import Client, DnsName, WatchedFile
 from equipoise.engines.watchers import Watcher
 from equipoise.errors import EngineError, InputError
 from equipoise.serve.config import ServeConfig
-from equipoise.serve.service import Service, host_port
+from equipoise.serve.service import Service
+from equipoise.serve.sockets import host_port
 from equipoise.serve.targets import Target, targets_of
 
 __all__ = ["check", "run", "settle_collector"]
@@ -109,7 +110,7 @@ async def _serve(config: ServeConfig, say: Say, make: Callable[[ServeConfig], Se
 def summary(service: Service) -> list[str]:
     """What a person wants to know at the start."""
     config = service.config
-    urls = [t.url for t in service._targets.values()]
+    urls = [t.url for t in service.workers.targets.values()]
     shown = ", ".join(urls[:4]) + (f" and {len(urls) - 4} more" if len(urls) > 4 else "")
     sources = [s for s in (config.workers_file, config.workers_dns) if s]
     ranks = config.dp_size or "as the engine says"

@@ -8,103 +8,36 @@ import logging
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import aiohttp
 
 from equipoise import cost as costs
-from equipoise.cost.step_cost import StepCost
-from equipoise.engines import Client, DnsName, WatchedFile, WorkerSpec
-from equipoise.engines.discovery import Change
+from equipoise.engines import Client
 from equipoise.engines.facts import GENERATING
-from equipoise.engines.watchers import Watcher
-from equipoise.errors import InputError
-from equipoise.policies import Policy, parse
-from equipoise.router import Arrival, DecisionLog, InstanceSpec, Router
+from equipoise.policies import parse
+from equipoise.router import DecisionLog
 from equipoise.serve.admin import Admin, guarded
 from equipoise.serve.config import ServeConfig
 from equipoise.serve.decide import DecideApi
 from equipoise.serve.driver import Driver
 from equipoise.serve.edge import Edge, Routes
 from equipoise.serve.lengths import Lengths
+from equipoise.serve.making import make_router, open_log, warm
 from equipoise.serve.metrics import Metrics
 from equipoise.serve.proxy import Proxy
 from equipoise.serve.public import Public
+from equipoise.serve.sockets import BACKLOG, listen
 from equipoise.serve.tally import Tally
-from equipoise.serve.targets import Target, targets_of
 from equipoise.serve.watch import Watch
+from equipoise.serve.workers import Workers
 
-__all__ = ["Service", "host_port", "listen", "make_router"]
+__all__ = ["Service"]
 
 _log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 3.0
 """Towards engines: uvicorn closes idle connections after 5 s, and a request that meets the closing is lost."""
-BACKLOG = 4096
-
-
-def make_router(
-    config: ServeConfig,
-    policy: Policy,
-    cost: StepCost,
-    specs: list[InstanceSpec],
-    now_s: float,
-    sink: Any = None,
-) -> Router:
-    """The router of a configuration."""
-    return Router(
-        specs,
-        policy,
-        cost,
-        config.router,
-        now_s,
-        config.seed,
-        sink=sink,
-        shadows=[parse(text) for text in config.shadows],
-    )
-
-
-def warm(config: ServeConfig, policy: Policy, cost: StepCost) -> None:
-    """Compile or load what decides, on a router of its own, so that the first request does not wait for it."""
-    router = make_router(config, policy, cost, [InstanceSpec("warm", 2)], 0.0)
-    for action in router.arrived(0.0, Arrival("warm", 1)):
-        lease = getattr(action, "lease", None)
-        if lease is not None:
-            router.tokens(0.0, lease, 1)
-            router.finished(0.0, lease)
-    router.tick(0.0)
-
-
-def listen(host: str, port: int, option: str) -> socket.socket:
-    """A listening socket.
-
-    Raises
-    ------
-    InputError
-        The port is taken, may not be used, or the host is not one of this machine's.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        sock = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise InputError(
-            f"{host!r} is no address of this machine", where=f"--{option}", fix=str(error)
-        ) from error
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        raise InputError(
-            f"port {port} on {host} cannot be used ({(error.strerror or str(error)).lower()})",
-            where=f"--{option}",
-            fix="something else listens there, or it takes rights: name another, or 0 for any free one",
-        ) from error
-    return sock
 
 
 class Service:
@@ -124,10 +57,7 @@ class Service:
         self._servers: list[asyncio.Server] = []
         self._edges: list[Edge] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._sources: dict[str, Watcher] = {}
-        self._listed: dict[str, tuple[WorkerSpec, ...]] = {"": config.workers}
-        self._targets: dict[str, Target] = {}
-        self._signs: dict[str, tuple[object, ...]] = {}
+        self.workers = Workers(config, lambda: self.driver.now_s(), self._changed)
         self.port = self.admin_port = 0
 
     @property
@@ -163,10 +93,10 @@ class Service:
         await asyncio.to_thread(warm, config, self.policy, self.cost)
         sink = None
         if config.decision_log is not None:
-            self._log_file = _open(config.decision_log)
+            self._log_file = open_log(config.decision_log)
             sink = DecisionLog(self._log_file)
-        self._make_targets()
-        sized = [t for t in self._targets.values() if t.sized]
+        self.workers.join()
+        sized = self.workers.sized
         loop = asyncio.get_running_loop()
         router = make_router(
             config, self.policy, self.cost, [t.spec() for t in sized], time.monotonic(), sink
@@ -196,14 +126,8 @@ class Service:
         for edge, sock in zip(self._edges, sockets, strict=True):
             self._servers.append(await loop.create_server(edge, sock=sock, backlog=BACKLOG))
         self.port, self.admin_port = (sock.getsockname()[1] for sock in sockets)
-        self.watch.set_targets(self._targets.values())
-        if config.workers_file is not None:
-            self._sources[config.workers_file] = WatchedFile(config.workers_file)
-        if config.workers_dns is not None:
-            host, port = host_port(config.workers_dns)
-            self._sources[config.workers_dns] = DnsName(host, port, missing_for_s=10 * config.discovery_s)
-        for name, source in self._sources.items():
-            self._tasks.append(asyncio.create_task(self._discover(name, source), name=f"discover {name}"))
+        self.watch.set_targets(self.workers.targets.values())
+        self._tasks.extend(self.workers.sources())
 
     def _make_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
@@ -247,77 +171,23 @@ class Service:
             }
         return routes
 
-    # -- workers -------------------------------------------------------------------------------------------------
-
     def _client(self, key: str | None) -> Client:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else None
         return Client(self.polls, timeout_s=self.config.polling.timeout_s, headers=headers)
 
-    def _make_targets(self) -> bool:
-        """Join what is listed into targets; those that were there stay the same objects. Whether anything changed."""
-        config = self.config
-        listed = [worker for workers in self._listed.values() for worker in workers]
-        made = targets_of(
-            listed,
-            config.engine,
-            config.dp_size,
-            kv_capacity_tokens=config.kv_capacity_tokens,
-            max_batch=config.max_batch,
-            header_overrides=config.sglang_header_overrides,
-        )
-        signs = {t.name: _sign(t) for t in made}
-        before = self._signs
-        if signs == before:
-            return False
-        self._targets = {
-            t.name: self._targets[t.name] if before.get(t.name) == signs[t.name] else t for t in made
-        }
-        self._signs = signs
-        return True
-
     def _sync(self) -> None:
         """Tell the router which instances there are."""
-        sized = [t for t in self._targets.values() if t.sized]
+        sized = self.workers.sized
         self.driver.set_instances([t.spec() for t in sized], sized)
 
-    async def _discover(self, name: str, source: Watcher) -> None:
-        told = ""
-        while True:
-            change = await source.poll(self.driver.now_s())
-            if change.problem and change.problem != told:
-                _log.warning("%s: %s", name, change.problem)
-            told = change.problem
-            if change:
-                self._found(name, source, change)
-            await asyncio.sleep(self.config.discovery_s)
-
-    def _found(self, name: str, source: Watcher, change: Change) -> str:
-        """A source lists other workers; what is wrong with them, if they cannot be used."""
-        before = self._listed.get(name, ())
-        self._listed[name] = source.members.workers
-        try:
-            if self._make_targets():
-                self.watch.set_targets(self._targets.values())
-                self._sync()
-        except InputError as error:
-            self._listed[name] = before
-            _log.error("%s: %s; the last list stands", name, error)
-            return str(error)
-        _log.info("%s: %d workers, %d new", name, len(source.members.workers), len(change.added))
-        return ""
+    def _changed(self) -> None:
+        """The list of workers is another one."""
+        self.watch.set_targets(self.workers.targets.values())
+        self._sync()
 
     async def reload(self) -> dict[str, Any]:
-        """Ask every source anew; what changed and what is wrong."""
-        changed, problems = 0, []
-        for name, source in self._sources.items():
-            change = await source.poll(self.driver.now_s())
-            problem = change.problem
-            if change:
-                changed += len(change.added) + len(change.removed)
-                problem = self._found(name, source, change) or problem
-            if problem:
-                problems.append(f"{name}: {problem}")
-        return {"changed": changed, "problems": problems, "workers": len(self._targets)}
+        """Ask every source of workers anew; what changed and what is wrong."""
+        return await self.workers.reload()
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -377,33 +247,3 @@ class Service:
 
 OPEN = frozenset({"/health", "/liveness", "/readiness"})
 """Paths that need no key: what probes ask."""
-
-
-def _sign(target: Target) -> tuple[object, ...]:
-    """What makes a target another one when the list changes."""
-    return tuple(
-        (
-            *(n.engine.urls, n.engine.kind, n.engine.first_rank, n.engine.worker_id, n.engine.metrics_urls),
-            n.sized and n.engine.ranks,
-        )
-        for n in target.nodes
-    )
-
-
-def host_port(text: str) -> tuple[str, int | None]:
-    """``HOST:PORT``, or an SRV name without a port."""
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        return text, None
-    if not port.isdigit() or not 0 < int(port) < 65_536 or not host:
-        raise InputError(f"{text!r} is no HOST:PORT", where="--workers-dns", fix="such as decode.svc:8000")
-    return host, int(port)
-
-
-def _open(path: str) -> IO[bytes]:
-    try:
-        return Path(path).open("ab", buffering=1 << 16)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror})", where="--decision-log", fix="name another file"
-        ) from error

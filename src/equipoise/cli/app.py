@@ -45,6 +45,7 @@ _lazy(
 _lazy("ceiling", "equipoise.cli.ceiling:app", "Is balancing worth doing here? What any router could win.")
 _lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
 _lazy("serve", "equipoise.cli.serve:app", "Serve: place requests on the ranks of real engines.")
+_lazy("live", "equipoise.cli.live:app", "Replay a trace against a real engine: which policy is better there?")
 _lazy("policies", "equipoise.cli.policies:app", "List the placement policies and their parameters.")
 _lazy("cost", "equipoise.cli.cost:app", "Derive, fit, show, compare and list step costs.")
 _lazy("trace", "equipoise.cli.trace:app", "Look at, convert and generate traces.")

@@ -57,7 +57,7 @@ class EngineAbout(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None
     instances: tuple[InstanceAbout, ...]
     prompts: str
-    """How prompts were sent: ``ids`` (token ids) or ``text`` (words counted by the engine's own tokenizer)."""
+    """How prompts were sent: ``ids`` (token ids), ``text`` (words, as many as make the tokens)."""
 
 
 class TraceAbout(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +92,17 @@ class RunAbout(msgspec.Struct, kw_only=True):
     state: RunState = "planned"
     started_at: str | None = None
     wall_s: float | None = None
+    attempts: int = 0
+    """How often it was begun."""
     drained: bool | None = None
     """Whether the engine said it was empty before the run began."""
+    requests: int = 0
+    """Rows of it."""
+    failed: int = 0
+    """Of them, those that were not answered in full."""
+    late_p99_ms: float | None = None
+    late_max_ms: float | None = None
+    """How late this process handed requests on, in milliseconds; a queue of the router is not counted."""
     clock_steps: int = 0
     """How often the system clock was set while it ran; times are those of a clock that is not."""
     notes: tuple[str, ...] = ()
@@ -128,6 +137,18 @@ class About(msgspec.Struct, kw_only=True):
     machine: Machine
     runs: list[RunAbout]
     notes: list[str] = msgspec.field(default_factory=list)
+    workers: tuple[str, ...] = ()
+    """Addresses and what was said of them, as options take them."""
+    token_ids: tuple[int, int] = (0, 0)
+    """Prompts are made of ids from the first to the one before the last."""
+    route: str = "/v1/completions"
+    dp_size: int = 0
+    """Ranks of a worker as configured; 0: as the engine shows."""
+    kv_capacity_tokens: int | None = None
+    max_batch: int | None = None
+    """As configured; what the engine says is with its instances."""
+    probe: bool = False
+    step_logs: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write ``run.json``, all of it or nothing."""

@@ -241,7 +241,7 @@ def _string(raw: msgspec.Raw) -> str:
     data = bytes(raw)
     if not data.startswith(b'"'):
         return ""
-    value = _value(data)
+    value = _read(data)
     return value if isinstance(value, str) else ""
 
 
@@ -251,13 +251,21 @@ def _object(raw: msgspec.Raw) -> Mapping[str, Any]:
     data = bytes(raw)
     if not data.startswith(b"{"):
         return {}
-    value = _value(data)
+    value = _read(data)
     return value if isinstance(value, dict) else {}
 
 
 def _list(data: bytes) -> list[Any]:
-    value = _value(data)
+    value = _read(data)
     return value if isinstance(value, list) else []
+
+
+def _read(data: bytes) -> Any:
+    """A value; None where it cannot be read: what a body holds as raw text is only skipped over, not checked."""
+    try:
+        return _value(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _whole(raw: msgspec.Raw) -> int:

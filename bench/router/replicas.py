@@ -29,7 +29,7 @@ from replica_cases import QUICK, RedisServer, node, settled, until
 
 from equipoise import cost
 from equipoise.router import Arrival
-from equipoise.serve.driver import Lease
+from equipoise.serve.lease import Lease
 
 RANKS = 64
 PER_RANK = 12
@@ -140,7 +140,7 @@ async def worker(url: str, instances: int) -> None:
                     "kept": [f"{kept[gid].router}" for gid in kept],
                     "sound": one.router.integrity().sound,
                     "untold": sum(p.untold for p in one.owners.peers.values()),
-                    "rebuild_s": one.owners.rebuild_s,
+                    "rebuild_s": one.owners.moves.rebuild_s,
                     "refused": refused,
                     "serial": serial,
                     "at": time.monotonic(),

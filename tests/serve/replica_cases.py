@@ -114,8 +114,8 @@ class Node:
             "held": len(self.driver.leases),
             "waiting": self.driver.waiting,
             "kept": len(self.owners.keeper.kept),
-            "far": sum(map(len, self.owners.far.values())),
-            "waits": len(self.owners._waits),
+            "far": len(self.owners.far),
+            "waits": len(self.owners.asking.waits),
             "batch": int(view.own_batch.sum()),
             "context": int(view.own_context_tokens.sum()),
         }

@@ -99,11 +99,11 @@ class Leases(RuleBasedStateMachine):
         one, sent = self.routers[k], self.clock(k)
         beat = one.beat(sent, "secret", {})
         if how == "fails":
-            one.failed(StoreError("no"), sent)
+            one.failed(StoreError("no"), sent, sent)
             return
         seen = self.store.beat(beat)
         if how == "unheard":
-            one.failed(StoreError("no answer"), sent)
+            one.failed(StoreError("no answer"), sent, sent)
         elif how == "late":
             self.pass_time(0.4)
             one.seen(beat, seen, sent, self.clock(k))

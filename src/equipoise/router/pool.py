@@ -100,11 +100,17 @@ class PoolEvents(Rounds):
         return self._drain(now_s, instance, rank, 0)
 
     def set_instances(
-        self, now_s: float, specs: Sequence[InstanceSpec], *, warm: Collection[str] = ()
+        self,
+        now_s: float,
+        specs: Sequence[InstanceSpec],
+        *,
+        warm: Collection[str] = (),
+        offer: bool = True,
     ) -> list[Action]:
         """These are the instances now. What runs on one that is gone runs on; a changed number of ranks ends it.
 
-        A new one starts slowly, unless its name is in `warm`: it is under load, and only new to this router.
+        A new one starts slowly, unless its name is in `warm`: it is under load, and only new to this router. Without
+        `offer` requests that wait are not placed yet: what runs on the new ones is still to be told.
         """
         check_specs(specs)
         was = {spec.name: i for i, spec in enumerate(self._specs)}
@@ -147,7 +153,7 @@ class PoolEvents(Rounds):
         calls.show_all(self._at, now_s)
         self._update_serving()  # there may be none
         self._update_rung(now_s)
-        return actions + self._offer(now_s)
+        return actions + (self._offer(now_s) if offer else [])
 
     def _lose(self, now_s: float, first: int, last: int, reason: AbortReason) -> list[Action]:
         """End all leases on ranks `first` to before `last`, and forget what else ran there."""

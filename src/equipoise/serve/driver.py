@@ -208,9 +208,10 @@ class Driver:
         targets: Sequence[Any] | None = None,
         *,
         warm: Collection[str] = (),
+        offer: bool = True,
     ) -> None:
-        """These are the instances now; those named `warm` are under load already if they are new here."""
-        actions = self.router.set_instances(self.now_s(), specs, warm=warm)
+        """These are the instances now: `Router.set_instances`."""
+        actions = self.router.set_instances(self.now_s(), specs, warm=warm, offer=offer)
         self.targets = list(targets if targets is not None else self._names())
         self.act(actions)
         self._alarm.set_soon()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from equipoise.router import Arrival, Dispatch, Reject
-from equipoise.serve.driver import Lease
+from equipoise.serve.lease import Lease
 from equipoise.serve.replicas.shared import SharedLease
 from equipoise.serve.replicas.wire import (
     NOT_OWNER,
@@ -103,6 +103,7 @@ class Keeper:
 
     async def _place(self, router: str, ask: Ask) -> Placed:
         driver = self._driver
+        await self._owners.awake()
         arrival = Arrival(
             ask.gid,
             ask.context_tokens,
@@ -170,6 +171,8 @@ class Keeper:
         if state.tokens > kept.tokens:
             lease.tokens(state.tokens - kept.tokens)
             kept.tokens = state.tokens
+        elif state.begun:
+            lease.first_token()
         if state.prompt_tokens > 0:
             lease.usage(state.prompt_tokens)
         if state.ended:

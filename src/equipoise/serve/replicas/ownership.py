@@ -126,6 +126,8 @@ class Ownership:
     since_s: float = -NEVER
     """When `up` became what it is."""
     leaving: bool = False
+    known_s: float = NEVER
+    """When the last beat was sent of which it is known what became of it, well or not."""
     _beaten: bool = False
 
     def set_names(self, names: Sequence[str]) -> None:
@@ -164,6 +166,7 @@ class Ownership:
 
     def seen(self, beat: Beat, seen: Seen, sent_s: float, now_s: float) -> None:
         """The store has answered."""
+        self.known_s = sent_s
         if not self.up or not self._beaten:
             if self._beaten:
                 _log.warning("the lease store answers again; %d instances owned", len(self.mine))
@@ -181,8 +184,9 @@ class Ownership:
             if name in self.names:
                 self._row(name, row, wants[name], sent_s, now_s)
 
-    def failed(self, error: Exception, now_s: float) -> None:
+    def failed(self, error: Exception, sent_s: float, now_s: float) -> None:
         """The store has not answered."""
+        self.known_s = sent_s
         self.failures += 1
         if self.up or self.failures == 1:
             self.up, self.since_s = False, now_s
@@ -207,6 +211,10 @@ class Ownership:
         """Whether the store surely lets nobody else take an instance now."""
         own = self.mine.get(name)
         return own is not None and now_s < own.until_s
+
+    def asleep(self, now_s: float) -> bool:
+        """Whether no beat was sent for a lease's time: the process was stopped, and knows nothing of what it owns."""
+        return now_s - self.known_s >= self.timing.ttl_s
 
     def gone(self, router: str, now_s: float) -> bool:
         """Whether a router has been away so long that nothing of it is left; never while the store is down."""

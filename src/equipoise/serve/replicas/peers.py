@@ -18,9 +18,11 @@ from equipoise.serve.replicas.ownership import Timing
 from equipoise.serve.replicas.wire import (
     Ask,
     Asks,
+    Drain,
     LeasesOf,
     Placed,
     Places,
+    Relayed,
     State,
     States,
     StatesTaken,
@@ -119,6 +121,14 @@ class Peer:
     async def leases_of(self, question: LeasesOf) -> list[State]:
         """Its requests under way on an instance."""
         return await self._call("leases", question, list[State])
+
+    async def drain(self, question: Drain) -> int:
+        """Have it drain something; requests that run there, -1: it is not the owner."""
+        return await self._call("drain", question, int)
+
+    async def relay(self, question: Relayed) -> int:
+        """Pass something on to it; how much of it was known."""
+        return await self._call("relay", question, int)
 
     def tell(self, lease: Stateful, *, urgent: bool = False) -> None:
         """How far a request is, when it is told; at once if it is urgent."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hmac
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from equipoise.serve.replicas.wire import Asks, LeasesOf, States, Told, decode, encode
+from equipoise.serve.replicas.wire import Asks, Drain, LeasesOf, Relayed, States, Told, decode, encode
 
 __all__ = ["InternalServer", "WrongRouterError"]
 
 BODY_LIMIT = 16 << 20
 KINDS: dict[str, Any] = {"place": Asks, "state": States, "told": Told, "leases": LeasesOf}
+KINDS |= {"drain": Drain, "relay": Relayed}
 
 
 class WrongRouterError(Exception):
@@ -22,7 +24,7 @@ class WrongRouterError(Exception):
 
 
 class InternalServer:
-    """Serves ``POST /internal/{place,state,told,leases}``.
+    """Serves ``POST /internal/{place,state,told,leases,drain,relay}``.
 
     Parameters
     ----------
@@ -40,14 +42,16 @@ class InternalServer:
         self.port = 0
         self.refused = 0
 
-    async def start(self, host: str, port: int) -> None:
-        """Bind and serve."""
+    async def start(self, where: tuple[str, int] | socket.socket) -> None:
+        """Serve at an address, or on a socket that listens."""
         app = web.Application(client_max_size=BODY_LIMIT)
         app.router.add_post("/internal/{what}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
+        if isinstance(where, socket.socket):
+            await web.SockSite(self._runner, where).start()
+        else:
+            await web.TCPSite(self._runner, *where).start()
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:
@@ -57,8 +61,8 @@ class InternalServer:
 
     async def _handle(self, request: web.Request) -> web.Response:
         key = self._key()
-        given = request.headers.get("Authorization", "")
-        if not key or not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not key or not hmac.compare_digest(given, f"Bearer {key}".encode()):
             self.refused += 1
             return web.Response(status=401)
         what = request.match_info["what"]

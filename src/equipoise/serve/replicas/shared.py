@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from equipoise.router import Dispatch
-from equipoise.serve.driver import Driver, Lease
+from equipoise.serve.driver import Driver
+from equipoise.serve.lease import Lease
 from equipoise.serve.replicas.wire import State
 
 if TYPE_CHECKING:
@@ -27,19 +28,22 @@ class SharedLease(Lease):
         Its instance.
     """
 
-    __slots__ = ("context_tokens", "count", "far", "gid", "name", "output", "owners", "prompt")
+    __slots__ = ("begun", "context_tokens", "count", "far", "gid", "name", "output", "owners", "prompt")
 
     def __init__(self, driver: Driver, dispatch: Dispatch, target: Any) -> None:
         super().__init__(driver, dispatch, target)
-        self.far, self.gid, self.name = False, "", ""
+        self.far, self.begun, self.gid, self.name = False, False, "", ""
         self.context_tokens = self.count = 0
         self.prompt = self.output = -1
         self.owners: Owners | None = None
 
     def first_token(self) -> None:
         """The answer has begun."""
+        self.begun = True
         if not self.far:
             super().first_token()
+        elif self.ended is None and self.owners is not None:
+            self.owners.far.changed(self)
 
     def tokens(self, n: int) -> None:
         """So many tokens more."""
@@ -47,7 +51,7 @@ class SharedLease(Lease):
             super().tokens(n)
         elif self.ended is None and self.owners is not None:
             self.count += max(n, 0)
-            self.owners.changed(self)
+            self.owners.far.changed(self)
 
     def usage(self, prompt_tokens: int | None = None, output_tokens: int | None = None) -> None:
         """The engine says the exact lengths."""
@@ -58,7 +62,7 @@ class SharedLease(Lease):
                 self.prompt = prompt_tokens
             if output_tokens is not None and output_tokens >= 0:
                 self.count = max(self.count, output_tokens)
-            self.owners.changed(self)
+            self.owners.far.changed(self)
 
     def finished(self) -> bool:
         """The request has ended by itself; False: the lease had ended before."""
@@ -75,7 +79,7 @@ class SharedLease(Lease):
             return False
         self.ended = how
         if self.owners is not None:
-            self.owners.changed(self)
+            self.owners.far.changed(self)
         return True
 
     def taken(self, reason: str) -> None:
@@ -95,4 +99,5 @@ class SharedLease(Lease):
             self.count,
             self.prompt,
             self.ended or "",
+            self.begun,
         )

@@ -13,11 +13,13 @@ import msgspec
 __all__ = [
     "Ask",
     "Asks",
+    "Drain",
     "Held",
     "LeasesOf",
     "Load",
     "Placed",
     "Places",
+    "Relayed",
     "State",
     "States",
     "StatesTaken",
@@ -38,6 +40,8 @@ class Load(msgspec.Struct, array_like=True, frozen=True):
     ranks: int = 1
     open: bool = True
     """Whether requests may go there."""
+    drained: list[int] = []
+    """Ranks that an operator has drained."""
 
 
 class Ask(msgspec.Struct, array_like=True, frozen=True):
@@ -91,6 +95,8 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     prompt_tokens: int = -1
     """As the engine said; -1: it has not."""
     ended: str = ""
+    begun: bool = False
+    """Whether the answer has begun: a word of it is a sign of life."""
 
 
 class States(msgspec.Struct, array_like=True, frozen=True):
@@ -133,6 +139,23 @@ class LeasesOf(msgspec.Struct, array_like=True, frozen=True):
     """Who is meant: at an address there may be another one by now."""
     instance: str
     epoch: int
+
+
+class Drain(msgspec.Struct, array_like=True, frozen=True):
+    """An operator drains a rank, or all ranks, of an instance."""
+
+    to: str
+    instance: str
+    rank: int | None = None
+    undo: bool = False
+
+
+class Relayed(msgspec.Struct, array_like=True, frozen=True):
+    """A client of the decision API has told the wrong router."""
+
+    to: str
+    what: str
+    body: bytes
 
 
 T = TypeVar("T")

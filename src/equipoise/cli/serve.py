@@ -29,6 +29,8 @@ FROM_ENVIRONMENT = {
     "api_key": "EQUIPOISE_API_KEY",
     "forwarding.worker_key": "EQUIPOISE_WORKER_API_KEY",
     "admin_token": "EQUIPOISE_ADMIN_TOKEN",
+    "replicas.redis": "EQUIPOISE_REPLICAS_REDIS",
+    "replicas.token": "EQUIPOISE_REPLICAS_TOKEN",
 }
 
 
@@ -76,6 +78,11 @@ def serve(
     decide: bool | None = None,
     decision_log: str | None = None,
     shadow: Many = (),
+    replicas_redis: str | None = None,
+    replicas_pool: str | None = None,
+    advertise: str | None = None,
+    replicas_listen: str | None = None,
+    replicas_token: str | None = None,
     seed: Whole | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "info",
 ) -> int:
@@ -107,7 +114,8 @@ def serve(
     picker
         With --mode ext-proc: where Envoy asks, HOST:PORT or unix:PATH. Default: 127.0.0.1:9100.
     share
-        With --mode ext-proc: which of several pickers this is, such as 2/5; each owns its instances.
+        With --mode ext-proc: which of several pickers this is, such as 2/5; each owns its instances, a fixed share of
+        them, or with --replicas-redis those it has at the time.
     check
         Ask every engine once, say what is wrong, and end.
     host
@@ -168,6 +176,17 @@ def serve(
         Append every decision to this file: JSON lines that read as a trace.
     shadow
         Ask this policy beside the one that decides, for the decision log only. Repeatable.
+    replicas_redis
+        Other routers serve the same engines: redis://HOST:PORT of the Redis or Valkey that keeps which of them places
+        on which engine. With a password in it better in EQUIPOISE_REPLICAS_REDIS.
+    replicas_pool
+        Routers of one name share their engines. Default: default.
+    advertise
+        HOST:PORT at which the other routers reach this one. Default: 127.0.0.1 and any free port.
+    replicas_listen
+        HOST:PORT where it listens for them, if that is another one.
+    replicas_token
+        What routers show each other; better in EQUIPOISE_REPLICAS_TOKEN. Default: drawn, and kept in Redis.
     seed
         Of the policy. Default: 0.
     log_level
@@ -225,12 +244,21 @@ def serve(
         "decide": decide,
         "decision_log": decision_log,
         "shadows": shadow or None,
+        "replicas.redis": replicas_redis,
+        "replicas.pool": replicas_pool,
+        "replicas.advertise": advertise,
+        "replicas.listen": replicas_listen,
+        "replicas.token": replicas_token,
         "seed": seed,
     }
     for name, variable in FROM_ENVIRONMENT.items():
         if options[name] is None:
             options[name] = os.environ.get(variable) or None
     made = read_config(config, options)
+    if not made.replicas.on and (advertise or replicas_pool or replicas_listen or replicas_token):
+        raise InputError(
+            "there are no other routers", where="--advertise", fix="add --replicas-redis redis://HOST:PORT"
+        )
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level.upper(),

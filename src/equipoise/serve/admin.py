@@ -11,13 +11,15 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from equipoise.serve.answers import json_answer, refusal
+from equipoise.serve.answers import WORDS, json_answer, refusal
 from equipoise.serve.body import read_body
 from equipoise.serve.driver import Driver
 from equipoise.serve.edge import Handler, Routes
 from equipoise.serve.exchange import Failure
 from equipoise.serve.metrics import Metrics
 from equipoise.serve.public import Public
+
+Drain = Callable[[str, int | None, bool], Awaitable[int | None]]
 
 __all__ = ["Admin", "guarded"]
 
@@ -79,6 +81,8 @@ class Admin:
         reload: Callable[[], Awaitable[dict[str, Any]]],
     ) -> None:
         self.driver, self.public, self.metrics, self._reload = driver, public, metrics, reload
+        self.drain_elsewhere: Drain | None = None
+        """Drains what other routers place on: name, rank, whether to undo it; requests that run there."""
         self._turn = msgspec.json.Decoder(Turn).decode
 
     def routes(self) -> Routes:
@@ -147,6 +151,8 @@ class Admin:
             return refusal(error.status, error.reason, error.message, close=True)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return refusal(400, "bad_body", " ".join(str(error).split())[:300])
+        if self.drain_elsewhere is not None:
+            return await self._turn_anywhere(turn, self.drain_elsewhere, undo)
         i = self.driver.index(turn.instance)
         if i is None:
             return refusal(404, "no_instance", "no instance has that name; GET /workers lists them")
@@ -161,6 +167,19 @@ class Admin:
         return json_answer(
             {"instance": turn.instance, "rank": turn.rank, "running": int(view.batch[mine].sum())}
         )
+
+    async def _turn_anywhere(self, turn: Turn, drain: Drain, undo: bool) -> web.Response:
+        """The same where instances have owners."""
+        widths = {row["name"]: row["dp_size"] for row in self.public.others()}
+        widths |= {spec.name: spec.width for spec in self.driver.router.instances}
+        if turn.instance not in widths:
+            return refusal(404, "no_instance", "no instance has that name; GET /workers lists them")
+        if turn.rank is not None and turn.rank >= widths[turn.instance]:
+            return refusal(404, "no_rank", f"its ranks are 0 to {widths[turn.instance] - 1}")
+        running = await drain(turn.instance, turn.rank, undo)
+        if running is None:
+            return refusal(503, "owner_unreachable", WORDS["owner_unreachable"], retry_after_s=1.0)
+        return json_answer({"instance": turn.instance, "rank": turn.rank, "running": running})
 
 
 def _number(request: web.BaseRequest, name: str, default: int) -> int:

@@ -44,6 +44,8 @@ WORDS = {
     "bad_length": "the prompt is empty or its length is no count of tokens",
     "duplicate": "a request of that id is queued or running",
     "cancelled": "the request was cancelled",
+    "no_owner": "no router places on any engine now",
+    "owner_unreachable": "the router that places on the engine does not answer",
     "no_other_room": "no other engine has room for a second try",
 }
 

@@ -16,6 +16,7 @@ from equipoise.engines import WorkerSpec, parse_workers
 from equipoise.errors import InputError, nearest
 from equipoise.router.settings import Settings
 from equipoise.serve.edge import Limits
+from equipoise.serve.replicas.settings import Replicas
 from equipoise.serve.settings import Forwarding, Timeouts
 from equipoise.serve.watch import Polling
 
@@ -82,6 +83,7 @@ class ServeConfig:
     timeouts : Timeouts
     forwarding : Forwarding
     polling : Polling
+    replicas : Replicas
     """
 
     workers: tuple[WorkerSpec, ...] = ()
@@ -114,6 +116,7 @@ class ServeConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
     forwarding: Forwarding = field(default_factory=Forwarding)
     polling: Polling = field(default_factory=Polling)
+    replicas: Replicas = field(default_factory=Replicas)
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -135,6 +138,7 @@ class ServeConfig:
             )
         for part in (self.timeouts, self.polling, self.forwarding, self.limits):
             _check_numbers(part)
+        self.replicas.check()
         if self.port and self.port == self.admin_port and self.host == self.admin_host:
             raise InputError(f"port {self.port} is both the main and the admin port", fix="name two")
         if self.admin_token is None and not _loopback(self.admin_host):
@@ -187,6 +191,7 @@ TABLES = {
     "timeouts": Timeouts,
     "forwarding": Forwarding,
     "polling": Polling,
+    "replicas": Replicas,
 }
 
 

@@ -7,143 +7,43 @@ lease of which nothing is heard for the lease TTL ends by itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
 
 from equipoise.engines.facts import GENERATING
 from equipoise.errors import InputError
 from equipoise.router import Arrival, RankReport, Reject
-from equipoise.serve.answers import json_answer, refusal
+from equipoise.serve.answers import WORDS, json_answer, refusal
 from equipoise.serve.body import read_body
-from equipoise.serve.driver import Driver, Lease
+from equipoise.serve.driver import Driver
 from equipoise.serve.exchange import Failure
+from equipoise.serve.lease import Lease
 from equipoise.serve.lengths import Lengths
+from equipoise.serve.questions import (
+    Ask,
+    AskMany,
+    Chosen,
+    Counted,
+    Ended,
+    EndedMany,
+    Progress,
+    RankLoadReport,
+    Report,
+    schemas,
+)
+from equipoise.serve.replicas.peers import PeerError
+from equipoise.serve.replicas.relay import Relay
 from equipoise.serve.tally import Tally
 from equipoise.serve.targets import Target
 
 __all__ = ["DecideApi", "schemas"]
 
-Tokens = Annotated[int, Meta(ge=0, le=1 << 40)]
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
 BODY_LIMIT = 1 << 20
-
-
-class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One request that wants a rank: its length in tokens, or in bytes of text and the model's name."""
-
-    context_tokens: Annotated[Tokens | None, Meta(description="Prompt length in tokens.")] = None
-    prompt_bytes: Annotated[
-        Tokens | None,
-        Meta(description="Prompt length in bytes of UTF-8, where tokens are not known."),
-    ] = None
-    model: Annotated[str, Meta(max_length=256, description="For the estimate from bytes.")] = ""
-    request_id: Annotated[
-        Name | None, Meta(description="Unique among queued and running ones; made up if left out.")
-    ] = None
-    budget_tokens: Annotated[int, Meta(ge=-1, description="Declared output limit; -1: none.")] = -1
-    session: Annotated[Name | None, Meta(description="Its conversation.")] = None
-    request_class: Annotated[str, Meta(max_length=64, description="Class of the queue.")] = "default"
-    path: Annotated[
-        str, Meta(description="Route it will be sent to; how its rank is named may depend on it.")
-    ] = "/v1/completions"
-
-
-class AskMany(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Several, placed together in one round."""
-
-    requests: Annotated[list[Ask], Meta(min_length=1, max_length=1024)]
-
-
-class Chosen(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where a request is to go, or why nowhere."""
-
-    request_id: Annotated[str, Meta(description="As asked, or made up.")]
-    lease: Annotated[
-        str, Meta(description="For report and release; absent where the request was refused.")
-    ] = ""
-    instance: Annotated[str, Meta(description="Name of the instance.")] = ""
-    rank: Annotated[int, Meta(description="Rank inside the instance.")] = -1
-    url: Annotated[str, Meta(description="Base address to send it to.")] = ""
-    headers: Annotated[dict[str, str], Meta(description="Headers to set.")] = {}
-    body: Annotated[dict[str, int], Meta(description="Fields to set at the top of the JSON body.")] = {}
-    reason: Annotated[str, Meta(description="Who chose and on what; of a refusal its code.")] = ""
-    status: Annotated[int, Meta(description="Of a refusal: the HTTP status for the client.")] = 200
-    retry_after_s: Annotated[
-        float, Meta(description="Of a refusal: when to try again; 0: it would not help.")
-    ] = 0.0
-
-
-class Progress(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How far a request has come."""
-
-    lease: Annotated[Name, Meta(description="Which.")]
-    tokens: Annotated[Tokens, Meta(description="Output tokens since the last report.")] = 0
-
-
-class RankLoadReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What an engine that is not polled has on a rank."""
-
-    instance: Annotated[Name, Meta(description="Name of the instance.")]
-    rank: Annotated[int, Meta(ge=0, description="Rank inside it.")]
-    running: Annotated[Tokens, Meta(description="Requests that run there, of whomever.")]
-    waiting: Annotated[Tokens, Meta(description="Requests that wait there.")] = 0
-    context_tokens: Annotated[Tokens | None, Meta(description="Tokens of their contexts.")] = None
-    kv_usage: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Share of the KV cache in use; taken where context_tokens is not said."),
-    ] = None
-    kv_capacity_tokens: Annotated[
-        Annotated[int, Meta(gt=0)] | None, Meta(description="Tokens the rank's KV cache holds.")
-    ] = None
-    max_batch: Annotated[Annotated[int, Meta(gt=0)] | None, Meta(description="Requests it runs at most.")] = (
-        None
-    )
-    age_s: Annotated[float, Meta(ge=0, le=86_400, description="How old it is, in seconds.")] = 0.0
-    sequence: Annotated[
-        Tokens | None, Meta(description="Number of the report; a repeated one is no news.")
-    ] = None
-    seen_dispatches: Annotated[
-        Tokens | None,
-        Meta(description="Requests of this router the rank had seen by then, since it knows it."),
-    ] = None
-
-
-class Report(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Progress of leases, loads of ranks, or both."""
-
-    leases: Annotated[list[Progress], Meta(max_length=65_536)] = []
-    ranks: Annotated[list[RankLoadReport], Meta(max_length=65_536)] = []
-
-
-class Ended(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request that is over."""
-
-    lease: Annotated[Name, Meta(description="Which.")]
-    outcome: Annotated[
-        Literal["finished", "cancelled", "failed"],
-        Meta(description="failed: through its engine's fault; it counts against the instance."),
-    ] = "finished"
-    reason: Annotated[str, Meta(max_length=64, description="Of a failure, for the metrics.")] = "failed"
-    prompt_tokens: Annotated[Tokens | None, Meta(description="Exactly, where the engine has said it.")] = None
-    output_tokens: Annotated[Tokens | None, Meta(description="The same.")] = None
-
-
-class EndedMany(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Several."""
-
-    leases: Annotated[list[Ended], Meta(min_length=1, max_length=65_536)]
-
-
-class Counted(msgspec.Struct, kw_only=True):
-    """How many of the leases were known; the rest had ended before, or never been."""
-
-    known: int
-    unknown: int
 
 
 class DecideApi:
@@ -163,11 +63,18 @@ class DecideApi:
         # A lease of a router that was restarted must not end one of this router's.
         self._mark = os.urandom(4).hex()
         self._numbers = itertools.count()
+        self._held: dict[int, Lease] = {}
+        self._relay: Relay | None = None
         self._ask = msgspec.json.Decoder(Ask).decode
         self._ask_many = msgspec.json.Decoder(AskMany).decode
         self._report = msgspec.json.Decoder(Report).decode
         self._ended = msgspec.json.Decoder(Ended).decode
         self._ended_many = msgspec.json.Decoder(EndedMany).decode
+
+    def share(self, relay: Relay, name: str) -> None:
+        """There are other routers before the pool: their clients may say here what is theirs, and ours there."""
+        self._relay, self._mark = relay, name
+        relay.take = self._take
 
     async def decide(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """``POST /v1/decide``: one request or a batch; waits as long as it is queued."""
@@ -205,39 +112,30 @@ class DecideApi:
             return self._refuse(error)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return self._bad(error)
-        known = 0
-        for one in ended:
-            lease = self._find(one.lease)
-            if lease is None:
-                continue
-            known += 1
-            if one.prompt_tokens is not None or one.output_tokens is not None:
-                lease.usage(one.prompt_tokens, one.output_tokens)
-            if one.outcome == "finished":
-                lease.finished()
-            else:
-                lease.aborted("cancelled" if one.outcome == "cancelled" else one.reason)
-            self.tally.released.add(one.outcome)
+        known = self._end(ended)
+        try:
+            known += await self._send("release", ended, again=True)
+        except PeerError:  # it may be said again: of a second time nothing comes
+            return refusal(503, "owner_unreachable", WORDS["owner_unreachable"], retry_after_s=1.0)
         return json_answer(Counted(known=known, unknown=len(ended) - known))
 
     async def report(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """``POST /v1/report``: progress of leases, loads of ranks."""
         try:
             report = self._report(await read_body(request, 16 * BODY_LIMIT))
-            now_s = self.driver.now_s()
-            ranks = [self._rank_report(one, now_s) for one in report.ranks]
+            here, there = self._split(report.ranks)
+            ranks = [self._rank_report(one) for one in here]
         except Failure as error:
             return self._refuse(error)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InputError) as error:
             return self._bad(error)
         if ranks:
             self.driver.report(ranks)
-        known = 0
-        for one in report.leases:
-            lease = self._find(one.lease)
-            if lease is not None:
-                known += 1
-                lease.tokens(one.tokens)
+        for router, rows in there.items():
+            await self._try(router, "ranks", rows)
+        known = self._progress(report.leases)
+        with contextlib.suppress(PeerError):
+            known += await self._send("report", report.leases, again=False)
         return json_answer(Counted(known=known, unknown=len(report.leases) - known))
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -286,7 +184,11 @@ class DecideApi:
             placed.aborted("cancelled")
             return Chosen(request_id=placed.request_id, reason="cannot_pin", status=502)
         # Nobody ends a lease by guessing: not another client's, and none of the proxy's, which have no token.
-        placed.token = f"{self._mark}-{placed.key:x}-{os.urandom(6).hex()}"
+        number = next(self._numbers)
+        placed.token = f"{self._mark}-{number:x}-{os.urandom(6).hex()}"
+        if placed.ended is None:
+            self._held[number] = placed
+            placed.on_abort = lambda reason: self._drop(number)
         return Chosen(
             request_id=placed.request_id,
             lease=placed.token,
@@ -298,26 +200,106 @@ class DecideApi:
             reason=placed.reason,
         )
 
-    def _find(self, text: str) -> Lease | None:
+    def _find(self, text: str) -> tuple[int, Lease] | None:
         mark, _, rest = text.partition("-")
         key = rest.partition("-")[0]
         if mark != self._mark or not key or len(key) > 16:
             return None
         try:
-            lease = self.driver.leases.get(int(key, 16))
+            number = int(key, 16)
         except ValueError:
             return None
-        return lease if lease is not None and lease.token == text else None
+        lease = self._held.get(number)
+        return (number, lease) if lease is not None and lease.token == text else None
 
-    def _rank_report(self, one: RankLoadReport, now_s: float) -> RankReport:
-        i = self.driver.index(one.instance)
+    def _drop(self, number: int) -> None:
+        self._held.pop(number, None)
+
+    def _end(self, ended: Iterable[Ended]) -> int:
+        """Give back what is ours of it; how many were known."""
+        known = 0
+        for one in ended:
+            found = self._find(one.lease)
+            if found is None:
+                continue
+            number, lease = found
+            self._drop(number)
+            known += 1
+            if one.prompt_tokens is not None or one.output_tokens is not None:
+                lease.usage(one.prompt_tokens, one.output_tokens)
+            if one.outcome == "finished":
+                lease.finished()
+            else:
+                lease.aborted("cancelled" if one.outcome == "cancelled" else one.reason)
+            self.tally.released.add(one.outcome)
+        return known
+
+    def _progress(self, leases: Iterable[Progress]) -> int:
+        """Count on what is ours of it; how many were known."""
+        known = 0
+        for one in leases:
+            found = self._find(one.lease)
+            if found is not None:
+                known += 1
+                found[1].tokens(one.tokens)
+        return known
+
+    # -- other routers -------------------------------------------------------------------------------------------
+
+    async def _send(self, what: str, rows: Iterable[Ended] | Iterable[Progress], *, again: bool) -> int:
+        """Pass on what is of other routers; how many they knew."""
+        if self._relay is None:
+            return 0
+        of: dict[str, list[Ended | Progress]] = {}
+        for one in rows:
+            mark = one.lease.partition("-")[0]
+            if mark != self._mark:
+                of.setdefault(mark, []).append(one)
+        counts = [
+            await self._relay.send(router, what, msgspec.json.encode(there), again=again)
+            for router, there in of.items()
+        ]
+        return sum(counts)
+
+    async def _try(self, router: str, what: str, rows: list[RankLoadReport]) -> None:
+        if self._relay is not None:
+            with contextlib.suppress(PeerError):  # the next report says it again
+                await self._relay.send(router, what, msgspec.json.encode(rows), again=False)
+
+    def _split(
+        self, rows: Iterable[RankLoadReport]
+    ) -> tuple[list[RankLoadReport], dict[str, list[RankLoadReport]]]:
+        """Loads of ranks that are ours to know, and those of other owners."""
+        here: list[RankLoadReport] = []
+        there: dict[str, list[RankLoadReport]] = {}
+        for one in rows:
+            owner = ""
+            if self._relay is not None and self.driver.index(one.instance) is None:
+                owner = self._relay.owner(one.instance)
+                if owner and one.rank >= self._relay.width(one.instance):
+                    raise self._no_rank(one, self._relay.width(one.instance))
+            (there.setdefault(owner, []) if owner else here).append(one)
+        return here, there
+
+    def _take(self, what: str, body: bytes) -> int:
+        """Another router passes something on."""
+        try:
+            if what == "release":
+                return self._end(msgspec.json.decode(body, type=list[Ended]))
+            if what == "report":
+                return self._progress(msgspec.json.decode(body, type=list[Progress]))
+            rows = msgspec.json.decode(body, type=list[RankLoadReport])
+            self.driver.report([self._rank_report(row) for row in rows])
+        except (msgspec.MsgspecError, InputError):
+            return 0  # of another version, or it has moved on
+        return len(rows)
+
+    def _rank_report(self, one: RankLoadReport) -> RankReport:
+        i, now_s = self.driver.index(one.instance), self.driver.now_s()
         if i is None:
             raise InputError(f"no instance is called {one.instance[:80]!r}", fix="GET /workers lists them")
         if one.rank >= self.driver.router.instances[i].width:
-            raise InputError(
-                f"rank {one.rank} of {one.instance[:80]!r} does not exist",
-                fix=f"its ranks are 0 to {self.driver.router.instances[i].width - 1}",
-            )
+            raise self._no_rank(one, self.driver.router.instances[i].width)
         return RankReport(
             i,
             one.rank,
@@ -332,6 +314,11 @@ class DecideApi:
             one.seen_dispatches,
         )
 
+    def _no_rank(self, one: RankLoadReport, width: int) -> InputError:
+        return InputError(
+            f"rank {one.rank} of {one.instance[:80]!r} does not exist", fix=f"its ranks are 0 to {width - 1}"
+        )
+
     def _refuse(self, error: Failure) -> web.Response:
         self.tally.refused.add(error.reason)
         return refusal(error.status, error.reason, error.message, close=True)
@@ -339,11 +326,3 @@ class DecideApi:
     def _bad(self, error: Exception) -> web.Response:
         self.tally.refused.add("bad_body")
         return refusal(400, "bad_body", f"{' '.join(str(error).split())[:300]}")
-
-
-def schemas() -> dict[str, Any]:
-    """JSON schemas of what the routes take and give, by name."""
-    found, parts = msgspec.json.schema_components(
-        [Ask, AskMany, Chosen, Report, Ended, EndedMany, Counted], ref_template="#/$defs/{name}"
-    )
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": parts, "anyOf": list(found)}

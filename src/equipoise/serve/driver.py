@@ -87,6 +87,10 @@ class Driver:
             self._now_s = now_s
         return self._now_s
 
+    def elsewhere(self) -> list[Any]:
+        """Targets that other routers place on, and that take requests."""
+        return self.owners.reach() if self.owners is not None else []
+
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def place(self, arrival: Arrival, *, avoid: str | None = None) -> Lease | Reject:

@@ -108,5 +108,11 @@ class Lease:
 class Placer(Protocol):
     """Places requests in a driver's stead: with the help of other routers."""
 
+    name: str
+    """Of this router among them."""
+
     async def place(self, arrival: Arrival, *, avoid: str | None = None) -> Lease | Reject:
         """As `Driver.place`."""
+
+    def reach(self) -> list[Any]:
+        """Targets of others to which requests can be sent."""

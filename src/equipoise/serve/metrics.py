@@ -21,6 +21,8 @@ from prometheus_client.registry import Collector
 
 from equipoise.router import InstanceState, RouterView, Rung
 from equipoise.serve.driver import Driver
+from equipoise.serve.replicas import metrics as ownership
+from equipoise.serve.replicas.owners import Owners
 from equipoise.serve.tally import Histogram, Tally
 
 __all__ = ["SECTIONS", "Metrics", "families"]
@@ -50,7 +52,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-SECTIONS = ("traffic", "queue", "instances", "ranks")
+SECTIONS = ("traffic", "queue", "instances", "ranks", "ownership")
 
 
 def families(driver: Driver, tally: Tally, section: str) -> Iterator[Metric]:
@@ -67,6 +69,8 @@ def families(driver: Driver, tally: Tally, section: str) -> Iterator[Metric]:
     view = driver.router.view(driver.now_s())
     if section == "traffic":
         return numbers._traffic()
+    if section == "ownership":
+        return ownership.families(None)
     return {"queue": numbers._queue, "instances": numbers._instances, "ranks": numbers._ranks}[section](view)
 
 
@@ -81,6 +85,8 @@ class _Numbers(Collector):
         yield from self._instances(view)
         if len(view.rank) <= MOST_RANKS:
             yield from self._ranks(view)
+        if isinstance(self._driver.owners, Owners):
+            yield from ownership.families(self._driver.owners)
 
     def _traffic(self) -> Iterator[Metric]:
         tally = self._tally

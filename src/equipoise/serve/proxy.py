@@ -293,7 +293,7 @@ class Proxy:
         if status == 503 and lease.ended is None:
             # The engine says that it has not begun; what it says is kept in case nobody else can either.
             lease.aborted("engine_unavailable")
-            if self.forwarding.retries and len(self.driver.targets) > 1:
+            if self.forwarding.retries and len(self.driver.targets) + len(self.driver.elsewhere()) > 1:
                 raise failure("engine_unavailable")
         headers = answer_headers(answer.headers)
         headers["Server"] = NAME

@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from equipoise.router import InstanceState, RouterView
-from equipoise.serve.answers import json_answer, refusal
+from equipoise.serve.answers import WORDS, json_answer, refusal
 from equipoise.serve.driver import Driver
 from equipoise.serve.settings import Forwarding
 from equipoise.serve.targets import Target
@@ -51,8 +51,9 @@ def loads_of(view: RouterView, driver: Driver) -> list[dict[str, Any]]:
 
 
 def workers_of(view: RouterView, driver: Driver, problem: Callable[[str], str]) -> list[dict[str, Any]]:
-    """Every instance with its ranks as ``URL@RANK``, as vllm-router and sglang-router write them."""
+    """Every instance that this router places on, with its ranks."""
     workers = []
+    owner = {"owner": driver.owners.name} if driver.owners is not None else {}
     for i, name in enumerate(view.instance_names):
         target: Target = driver.targets[i]
         own = view.instance == i
@@ -70,11 +71,8 @@ def workers_of(view: RouterView, driver: Driver, problem: Callable[[str], str]) 
                 "context_tokens": int(view.context_tokens[own].sum()),
                 "step_price": float(view.step_price[i]),
                 "drained_ranks": [int(r) for r in view.rank[own & view.drained]],
-                "ranks": [
-                    f"{node.engine.urls[0]}@{node.engine.first_rank + k}"
-                    for node in target.nodes
-                    for k in range(node.engine.ranks)
-                ],
+                "ranks": target.names(),
+                **owner,
             }
         )
     return workers
@@ -104,6 +102,8 @@ class Public:
     ) -> None:
         self.driver, self.session, self.forwarding = driver, session, forwarding
         self.info, self.problem = info, problem
+        self.others: Callable[[], list[dict[str, Any]]] = list
+        """Rows of the instances that other routers place on."""
         self.draining = False
         self._models: tuple[float, bytes] = (float("-inf"), b"")
 
@@ -113,9 +113,9 @@ class Public:
         if self.draining:
             return "draining"
         view = self.driver.router.view()
-        if not any(state in SERVING for state in view.instance_states):
-            return "no_instance"
-        return ""
+        if any(state in SERVING for state in view.instance_states) or self.driver.elsewhere():
+            return ""
+        return "no_owner" if self.driver.owners is not None and not view.instance_states else "no_instance"
 
     async def live(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """The process answers."""
@@ -125,18 +125,20 @@ class Public:
         """Requests can be served."""
         why = self.ready
         if why:
-            return refusal(503, why, "no engine can serve now" if why == "no_instance" else "shutting down")
+            return refusal(503, why, WORDS[why])
         return json_answer({"status": "ready", "rung": self.driver.router.rung.value})
 
     async def server_info(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """What this is."""
-        specs = self.driver.router.instances
+        specs, others = self.driver.router.instances, self.others()
+        name = {"router_name": self.driver.owners.name} if self.driver.owners is not None else {}
         return json_answer(
             {
                 "router": "equipoise",
                 "version": version("equipoise"),
-                "dp_size": sum(spec.width for spec in specs),
-                "instances": len(specs),
+                **name,
+                "dp_size": sum(spec.width for spec in specs) + sum(row["dp_size"] for row in others),
+                "instances": len(specs) + len(others),
                 "rung": self.driver.router.rung.value,
                 **self.info,
             }
@@ -158,7 +160,7 @@ class Public:
     async def workers(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """The instances and their ranks."""
         view = self.driver.router.view(self.driver.now_s())
-        workers = workers_of(view, self.driver, self.problem)
+        workers = workers_of(view, self.driver, self.problem) + self.others()
         return json_answer({"workers": workers, "total": len(workers)})
 
     async def models(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
@@ -167,10 +169,9 @@ class Public:
         if time.monotonic() - asked_s < MODELS_FOR_S:
             return web.Response(body=body, content_type="application/json")
         view = self.driver.router.view()
-        for i, state in enumerate(view.instance_states):
-            if state not in SERVING:
-                continue
-            target: Target = self.driver.targets[i]
+        own = [self.driver.targets[i] for i, state in enumerate(view.instance_states) if state in SERVING]
+        target: Target
+        for target in [*own, *self.driver.elsewhere()]:
             headers = {}
             key = self.forwarding.key_of(target.name)
             if key is not None:

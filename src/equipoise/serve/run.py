@@ -16,6 +16,7 @@ from equipoise.engines import Client, DnsName, WatchedFile
 from equipoise.engines.watchers import Watcher
 from equipoise.errors import EngineError, InputError
 from equipoise.serve.config import ServeConfig
+from equipoise.serve.replicas.join import check_store
 from equipoise.serve.service import Service
 from equipoise.serve.sockets import host_port
 from equipoise.serve.targets import Target, targets_of
@@ -143,6 +144,10 @@ async def _check(config: ServeConfig, say: Say) -> int:
         if problem:
             say(f"FAIL  {where}: {problem}")
             good = False
+    if config.replicas.on:
+        problem = await check_store(config.replicas)
+        say(f"{'FAIL' if problem else 'ok  '}  {config.replicas.shown}: {problem or 'it answers'}")
+        good = good and not problem
     workers = config.workers
     sources: list[Watcher] = []
     if config.workers_file:

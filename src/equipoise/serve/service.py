@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import time
@@ -27,6 +28,8 @@ from equipoise.serve.making import make_router, open_log, warm
 from equipoise.serve.metrics import Metrics
 from equipoise.serve.proxy import Proxy
 from equipoise.serve.public import Public
+from equipoise.serve.replicas.join import internal_socket, join, pool_rows, said
+from equipoise.serve.replicas.owners import Owners
 from equipoise.serve.sockets import BACKLOG, listen
 from equipoise.serve.tally import Tally
 from equipoise.serve.watch import Watch
@@ -54,6 +57,8 @@ class Service:
         self.cost = costs.load(config.cost)
         self.tally, self.lengths = Tally(), Lengths()
         self._log_file: IO[bytes] | None = None
+        self.owners: Owners | None = None
+        """The other routers before the pool; none: there is this one."""
         self._servers: list[asyncio.Server] = []
         self._edges: list[Edge] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -67,7 +72,7 @@ class Service:
 
     def also(self) -> list[str]:
         """What else is to be said at the start."""
-        return []
+        return [said(self.owners, self.config.replicas)] if self.owners is not None else []
 
     async def start(self) -> None:
         """Bind, begin to look at the engines, and serve.
@@ -81,6 +86,8 @@ class Service:
         sockets = [listen(config.host, config.port, "port")]
         try:
             sockets.append(listen(config.admin_host, config.admin_port, "admin-port"))
+            if config.replicas.on:
+                sockets.append(internal_socket(config.replicas))
             await self._begin(sockets)
         except BaseException:
             for sock in sockets:
@@ -96,7 +103,8 @@ class Service:
             self._log_file = open_log(config.decision_log)
             sink = DecisionLog(self._log_file)
         self.workers.join()
-        sized = self.workers.sized
+        # With others before the pool it begins with nothing, and is given what it owns.
+        sized = [] if config.replicas.on else self.workers.sized
         loop = asyncio.get_running_loop()
         router = make_router(
             config, self.policy, self.cost, [t.spec() for t in sized], time.monotonic(), sink
@@ -122,10 +130,16 @@ class Service:
             clients={name: self._client(key) for name, key in config.forwarding.worker_keys.items()},
             on_sized=lambda target: self._sync(),
         )
+        if config.replicas.on:
+            self.owners = join(self.driver, config.replicas, sockets.pop())
+            self.owners.on_owned = self.watch.renew
         self._make_handlers(loop)
         for edge, sock in zip(self._edges, sockets, strict=True):
             self._servers.append(await loop.create_server(edge, sock=sock, backlog=BACKLOG))
         self.port, self.admin_port = (sock.getsockname()[1] for sock in sockets)
+        if self.owners is not None:
+            await self.owners.start()
+            self._sync()
         self.watch.set_targets(self.workers.targets.values())
         self._tasks.extend(self.workers.sources())
 
@@ -146,6 +160,10 @@ class Service:
         self.public = Public(self.driver, self.session, config.forwarding, info, self.watch.problem)
         self.metrics = Metrics(self.driver, self.tally)
         admin = Admin(self.driver, self.public, self.metrics, self.reload)
+        if self.owners is not None:
+            self.decide.share(self.owners.relay, self.owners.name)
+            self.public.others = functools.partial(pool_rows, self.owners, self.watch.problem)
+            admin.drain_elsewhere = self.owners.drains.turn
         main = Edge(guarded(self._routes(), config.api_key, OPEN), config.limits, self.tally.refused.add)
         main.water = (config.high_water_bytes, config.low_water_bytes)
         side = Edge(guarded(admin.routes(), config.admin_token, OPEN), config.limits, self.tally.refused.add)
@@ -178,7 +196,8 @@ class Service:
     def _sync(self) -> None:
         """Tell the router which instances there are."""
         sized = self.workers.sized
-        self.driver.set_instances([t.spec() for t in sized], sized)
+        pool = self.owners if self.owners is not None else self.driver
+        pool.set_instances([t.spec() for t in sized], sized)
 
     def _changed(self) -> None:
         """The list of workers is another one."""
@@ -194,6 +213,7 @@ class Service:
     async def drain(self) -> None:
         """Not ready any more, no new requests; wait for those under way, then stop the rest."""
         self.public.draining = self.proxy.draining = self.decide.draining = True
+        await self.leave()
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self.config.drain_s
         while self.proxy.exchanges.under_way and loop.time() < end_s:
@@ -202,6 +222,11 @@ class Service:
         if left:
             _log.warning("%d requests are stopped: they took too long to end", left)
         await self.stop_streams()
+
+    async def leave(self) -> None:
+        """The other routers place on its instances from now on, if there are any."""
+        if self.owners is not None:
+            await self.owners.leave()
 
     async def stop_streams(self) -> None:
         """Stop what is under way, each with an error event, and wait for it a moment."""
@@ -225,6 +250,8 @@ class Service:
             await edge.shutdown(0.1)
         if hasattr(self, "proxy"):
             self.proxy.exchanges.close()
+        if self.owners is not None:
+            await self.owners.close()
         if hasattr(self, "driver"):
             self.driver.close()
         for name in ("session", "polls"):

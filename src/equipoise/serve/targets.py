@@ -79,6 +79,14 @@ class Target:
         """The first of its addresses."""
         return self.nodes[0].engine.urls[0]
 
+    def names(self) -> list[str]:
+        """Its ranks as ``URL@RANK``, as vllm-router and sglang-router write them."""
+        return [
+            f"{node.engine.urls[0]}@{node.engine.first_rank + k}"
+            for node in self.nodes
+            for k in range(node.engine.ranks)
+        ]
+
     def spec(self) -> InstanceSpec:
         """The same in the router's words."""
         return InstanceSpec(self.name, self.ranks, self.kv_capacity_tokens, self.max_batch)

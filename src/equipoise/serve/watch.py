@@ -79,6 +79,8 @@ class _State:
     seen: set[int] = field(default_factory=set)
     missing: dict[int, int] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
+    reports: list[RankReport] = field(default_factory=list)
+    """Of the last look, while another router places on it."""
 
 
 _Act = Callable[[Target, _State], Awaitable[None]]
@@ -142,6 +144,19 @@ class Watch:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
 
+    def renew(self, name: str) -> None:
+        """The router has newly got an instance: it is told what the last looks have shown."""
+        state, i = self._states.get(name), self.driver.index(name)
+        if state is None or i is None:
+            return
+        if state.reports:
+            self.driver.report([structs.replace(one, instance=i) for one in state.reports])
+        for rank, count in state.missing.items():
+            if count >= self.polling.lost_after:
+                self.driver.rank_lost(i, rank, RANK_GONE)
+        for why in sorted(state.lost - {RANK_GONE}):
+            self.driver.instance_lost(i, why)
+
     def problem(self, name: str) -> str:
         """What is wrong with a target, in words; empty: nothing."""
         state = self._states.get(name)
@@ -177,22 +192,23 @@ class Watch:
         for node in target.nodes:
             await self._number(target, node, client)
         i = self.driver.index(target.name)
-        if i is None:
+        if i is None and self.driver.owners is None:
             return
         reports: list[RankReport] = []
         for node, observations in found:
             self._notes(target, state, observations)
             try:
-                own = rank_reports(node.engine, i, observations, sent_s)
+                own = rank_reports(node.engine, i or 0, observations, sent_s)
             except EngineError as error:
                 self._failed(target, state, error)
                 return
             reports += (
                 [structs.replace(one, rank=node.first + one.rank) for one in own] if node.first else own
             )
+        state.reports = reports
         self._missing_ranks(target, state, i, {report.rank for report in reports})
         self._well(target, state, UNREACHABLE)
-        if reports:
+        if reports and i is not None:
             self.driver.report(reports)
 
     async def probe(self, target: Target, state: _State | None = None) -> None:
@@ -276,7 +292,7 @@ class Watch:
 
     def _lost(self, target: Target, state: _State, why: str) -> None:
         i = self.driver.index(target.name)
-        if i is None or why in state.lost:
+        if why in state.lost or (i is None and self.driver.owners is None):
             return
         first = not state.lost
         state.lost.add(why)
@@ -287,18 +303,20 @@ class Watch:
                 target.renumber()
         if first:
             self._quiet(f"lost {target.name}", f"{target.name} is lost: {state.problem or why}")
-            self.driver.instance_lost(i, why)
+            if i is not None:
+                self.driver.instance_lost(i, why)
 
     def _well(self, target: Target, state: _State, why: str) -> None:
         if why not in state.lost:
             return
         state.lost.discard(why)
         i = self.driver.index(target.name)
-        if not state.lost and i is not None:
+        if not state.lost:
             self._quiet(f"back {target.name}", f"{target.name} is back", logging.INFO)
-            self.driver.instance_ok(i)
+            if i is not None:
+                self.driver.instance_ok(i)
 
-    def _missing_ranks(self, target: Target, state: _State, i: int, present: set[int]) -> None:
+    def _missing_ranks(self, target: Target, state: _State, i: int | None, present: set[int]) -> None:
         """A rank that was on the page and is not any more has died, and its instance stalls."""
         if not present:
             return  # an engine that drains what it tells: nothing new
@@ -309,7 +327,8 @@ class Watch:
             count = state.missing[rank] = state.missing.get(rank, 0) + 1
             if count == self.polling.lost_after:
                 self._quiet(f"rank {target.name} {rank}", f"rank {rank} of {target.name} is gone")
-                self.driver.rank_lost(i, rank, RANK_GONE)
+                if i is not None:
+                    self.driver.rank_lost(i, rank, RANK_GONE)
                 state.lost.add(RANK_GONE)
         if not state.missing:
             self._well(target, state, RANK_GONE)

@@ -31,7 +31,8 @@ def picker_config(config: ServeConfig, share: str | None = None) -> ServeConfig:
     ----------
     config : ServeConfig
     share : str, optional
-        ``2/5``: of the instances in the order of their names, the second, seventh, ...
+        ``2/5``: of the instances in the order of their names, the second, seventh, ...; where the pickers share
+        instances through Redis only its name, by which Envoy's log finds it.
 
     Raises
     ------
@@ -47,6 +48,7 @@ def picker_config(config: ServeConfig, share: str | None = None) -> ServeConfig:
     workers = config.workers
     if share is not None:
         k, n = split_share(share)
+    if share is not None and not config.replicas.on:  # else they share their instances among themselves
         names = sorted(t.name for t in targets_of(workers, config.engine, config.dp_size))
         if len(names) < n:
             raise InputError(
@@ -84,12 +86,15 @@ class PickerService(Service):
     @property
     def under_way(self) -> int:
         """Requests that hold a lease."""
-        return len(self.driver.leases)
+        return len(self.driver.leases) + (len(self.owners.far) if self.owners is not None else 0)
 
     def also(self) -> list[str]:
         """Where Envoy asks."""
         share = f", as picker {self._share}" if self._share else ""
-        return [f"Envoy asks on {self.address}{share}; its file: equipoise serve envoy-config"]
+        return [
+            *super().also(),
+            f"Envoy asks on {self.address}{share}; its file: equipoise serve envoy-config",
+        ]
 
     async def start(self) -> None:
         """Begin to look at the engines, and answer Envoy.
@@ -124,14 +129,13 @@ class PickerService(Service):
     async def drain(self) -> None:
         """Not ready any more, no new requests; wait for those under way. Envoy answers new ones 503 meanwhile."""
         self.public.draining = self.decide.draining = self.picker.draining = True
+        await self.leave()
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self.config.drain_s
-        while self.driver.leases and loop.time() < end_s:
+        while self.under_way and loop.time() < end_s:
             await asyncio.sleep(0.02)
-        if self.driver.leases:
-            _log.warning(
-                "%d requests are still under way: Envoy carries them to their end", len(self.driver.leases)
-            )
+        if self.under_way:
+            _log.warning("%d requests are still under way: Envoy carries them to their end", self.under_way)
 
     async def stop_streams(self) -> None:
         """Nothing to stop: answers under way are Envoy's."""

@@ -293,6 +293,10 @@ class Owners:
         """Time that goes on whatever happens to this process."""
         return time.clock_gettime(CLOCK)
 
+    def beat_soon(self) -> None:
+        """Have what has changed published at once."""
+        self.spawn(self._beat())
+
     def _refused(self, arrival: Arrival, reason: str) -> Reject:
         return Reject(arrival.request_id, 503, reason, self.driver.router.settings.retry_after_min_s)
 

@@ -38,6 +38,10 @@ class Relay:
         """Name of the router that owns an instance; empty: nobody is known."""
         return self._owners.held(instance).router
 
+    def width(self, instance: str) -> int:
+        """Its ranks."""
+        return self._owners.specs[instance].width
+
     async def send(self, router: str, what: str, body: bytes, *, again: bool) -> int:
         """Pass it on to a router; how much of it was known there: nothing, if it is no more.
 

@@ -167,7 +167,7 @@ class RedisStore:
                 max_connections=2,
             )
         except ValueError as error:
-            raise InputError(f"{url!r} is no address of Redis", fix=str(error)) from error
+            raise InputError(f"the address of Redis is none ({error})", where="--replicas-redis") from error
         self._prefix = f"{{equipoise:{pool}}}:"
         self._script = self._redis.register_script(BEAT)
 
@@ -192,6 +192,13 @@ class RedisStore:
                 {wish.name: _row(int(now), *row) for wish, row in zip(beat.wishes, rows, strict=True)},
             )
         except Exception as error:  # whatever is wrong with it: the owners go on without
+            raise StoreError(f"{type(error).__name__}: {error}") from error
+
+    async def check(self) -> None:
+        """See whether it answers, and as which server; `StoreError` if it does not."""
+        try:
+            await self._redis.ping()
+        except Exception as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
     async def close(self) -> None:

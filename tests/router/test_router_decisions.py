@@ -51,7 +51,7 @@ def test_shadows_change_no_decision(scope):
                 del names[:4]
     assert drivers[0].where == drivers[1].where
     assert drivers[1].view().counts["policy_errors"] == 0
-    assert drivers[1].router._scribe.shadows.errors == 0
+    assert drivers[1].router._shadows.errors == 0
 
 
 def test_a_policy_agrees_with_its_own_shadow():

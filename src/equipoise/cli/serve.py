@@ -21,6 +21,11 @@ app.command(
     name="envoy-config",
     help="Write the configuration of an Envoy before a picker.",
 )
+app.command(
+    "equipoise.cli.serve_grafana:app",
+    name="grafana",
+    help="Write a Grafana dashboard of the router's metrics.",
+)
 
 Urls = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)]
 Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
@@ -175,7 +180,8 @@ def serve(
     decision_log
         Append every decision to this file: JSON lines that read as a trace.
     shadow
-        Ask this policy beside the one that decides, for the decision log only. Repeatable.
+        Policies that look on, POLICY,...: what they would choose and what their steps would cost goes to the decision
+        log, the metrics and /ui. Repeatable.
     replicas_redis
         Other routers serve the same engines: redis://HOST:PORT of the Redis or Valkey that keeps which of them places
         on which engine. With a password in it better in EQUIPOISE_REPLICAS_REDIS.
@@ -196,6 +202,7 @@ def serve(
         from equipoise.serve.config import read_config
         from equipoise.serve.run import check as check_config
         from equipoise.serve.run import run, to_stderr
+        from equipoise.serve.shadows import shadow_list
     except ImportError as error:
         raise InputError(
             f"serving needs {error.name or 'more'}",
@@ -243,7 +250,7 @@ def serve(
         "sglang_header_overrides": sglang_header_overrides,
         "decide": decide,
         "decision_log": decision_log,
-        "shadows": shadow or None,
+        "shadows": shadow_list(shadow) or None,
         "replicas.redis": replicas_redis,
         "replicas.pool": replicas_pool,
         "replicas.advertise": advertise,

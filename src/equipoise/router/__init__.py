@@ -11,7 +11,7 @@ from equipoise._lazy import lazy
 
 if TYPE_CHECKING:
     from equipoise.router.core import Router
-    from equipoise.router.decisions import Decision, DecisionLog, Shadow
+    from equipoise.router.decisions import Decision, DecisionLog
     from equipoise.router.events import (
         Abort,
         Action,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Rung,
     )
     from equipoise.router.settings import Settings
+    from equipoise.router.shadows import Shadow, ShadowView
     from equipoise.router.view import Integrity, RouterView
 
 __all__ = [
@@ -59,13 +60,14 @@ __all__ = [
     "Rung",
     "Settings",
     "Shadow",
+    "ShadowView",
 ]
 
 __getattr__ = lazy(
     __name__,
     {
         "core": ("Router",),
-        "decisions": ("Decision", "DecisionLog", "Shadow"),
+        "decisions": ("Decision", "DecisionLog"),
         "events": (
             "Abort",
             "Action",
@@ -87,6 +89,7 @@ __getattr__ = lazy(
             "Rung",
         ),
         "settings": ("Settings",),
+        "shadows": ("Shadow", "ShadowView"),
         "view": ("Integrity", "RouterView"),
     },
 )

@@ -12,7 +12,7 @@ from equipoise.policies import Policy, parse
 from equipoise.policies.api import RANK_MASK
 from equipoise.policies.rules import UNLIMITED_BATCH, UNLIMITED_TOKENS
 from equipoise.router.admission import ReleaseRate
-from equipoise.router.decisions import Decision, Scribe, Shadows
+from equipoise.router.decisions import Decision, Scribe
 from equipoise.router.events import Abort, Action, InstanceSpec, Reject
 from equipoise.router.health import Health
 from equipoise.router.kernel import calls
@@ -20,7 +20,8 @@ from equipoise.router.kernel.state import COUNT, INDEX_MASK, KEY_BITS, NOBODY
 from equipoise.router.reasons import STATUS, AbortReason, PlaceReason, RejectReason, Rung
 from equipoise.router.sessions import Session, Sessions
 from equipoise.router.settings import Settings
-from equipoise.router.tables import Tables
+from equipoise.router.shadows import Shadows, ShadowView
+from equipoise.router.tables import Tables, Told
 from equipoise.router.view import RouterView, lease_rows, look
 
 __all__ = ["MOST_LEASE", "NEVER", "REASONS", "RUNGS", "Books", "check_specs"]
@@ -58,7 +59,8 @@ class Books:
         self._rate = ReleaseRate(now_s)
         self._classes = {name: k for k, name in enumerate(settings.classes)}
         others = [parse(p) if isinstance(p, str) else p for p in shadows]
-        self._scribe = Scribe(sink, Shadows(others, cost, seed), self) if sink or others else None
+        self._shadows = Shadows(others, cost, seed)
+        self._scribe = Scribe(sink, self._shadows, self) if sink or others else None
         self._keys: dict[str, int] = {}
         self._names: list[str | None] = []
         self._talks: list[Session | None] = []
@@ -86,6 +88,24 @@ class Books:
         """Numbers for metrics and people, copied."""
         return look(self, self.rung.value, now_s)
 
+    def shadows(self, now_s: float) -> list[ShadowView]:
+        """The policies that look on, each with the pool as it would be."""
+        return self._shadows.look(self, now_s)
+
+    @property
+    def shadow_samples(self) -> tuple[int, float]:
+        """Times that the prices of all pools were added up, and the sum of the real one's."""
+        return self._shadows.samples, self._shadows.price_sum
+
+    @property
+    def shadow_errors(self) -> int:
+        """Times that one of them failed."""
+        return self._shadows.errors
+
+    def told(self, lease: int) -> Told | None:
+        """The lengths of a request that runs; none: there is no such lease."""
+        return self._tables.told(lease)
+
     def loads(self) -> list[tuple[int, int, bool]]:
         """Of each instance: requests and tokens on its ranks, as policies see them, and whether any may go there."""
         view, instances = self._tables.world.view, self._tables.world.instances
@@ -103,13 +123,6 @@ class Books:
     def step_price(self, instance: int) -> float:
         """Price of the next step of an instance as the picture is, in units of the cost."""
         return float(calls.price(self._at, instance, NOBODY, 0))
-
-    def price_moved(self, chosen: int, other: int, context_tokens: int) -> float:
-        """Price of the next step of `other`'s instance, had a request that is on rank `chosen` gone to `other`."""
-        i, home = self._instance_of[other], self._instance_of[chosen]
-        if chosen == other:
-            return self.step_price(i)
-        return float(calls.price_moved(self._at, i, chosen if i == home else NOBODY, other, context_tokens))
 
     def reason_of(self, code: int) -> str:
         """Who chose and on what, in words."""
@@ -189,7 +202,7 @@ class Books:
             if not self.policy.compiled:
                 self._tables.tell(note)
             if self._scribe is not None:
-                self._scribe.finished(name or "", note, now_s)
+                self._scribe.finished(name or "", note, lease)
         return int(rank)
 
     def _abort(self, now_s: float, key: int, reason: AbortReason) -> Abort:

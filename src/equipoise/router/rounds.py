@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from equipoise.router.asking import ask
 from equipoise.router.books import REASONS
-from equipoise.router.decisions import ask
 from equipoise.router.events import Action, Dispatch
 from equipoise.router.kernel import calls
 from equipoise.router.kernel.state import COUNT, INDEX_MASK

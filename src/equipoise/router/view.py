@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equipoise.policies.rules import UNLIMITED_TOKENS
 from equipoise.router.kernel.state import COUNT, KEY_BITS
-from equipoise.types import Floats, Ints
+from equipoise.types import Floats, Ints, Ints2D
 
 if TYPE_CHECKING:
     from equipoise.router.books import Books
@@ -55,6 +55,8 @@ class RouterView:
         Position of the instance in the list, and the rank inside it.
     batch, context_tokens : int64[ranks]
         B and C as policies see them.
+    saturated_tokens : int64[ranks, saturations]
+        K of each of the cost's saturation lengths.
     own_batch, own_context_tokens : int64[ranks]
         Of own leases, as told.
     others_batch, others_context_tokens : int64[ranks]
@@ -91,6 +93,7 @@ class RouterView:
     rank: Ints
     batch: Ints
     context_tokens: Ints
+    saturated_tokens: Ints2D
     own_batch: Ints
     own_context_tokens: Ints
     others_batch: Ints
@@ -148,6 +151,7 @@ def look(router: Books, rung: str, now_s: float | None) -> RouterView:
         rank=np.array(router._local, dtype=np.int64),
         batch=world.view.batch.copy(),
         context_tokens=world.view.context_tokens.copy(),
+        saturated_tokens=world.view.saturated_tokens.copy(),
         own_batch=ranks["batch"].copy(),
         own_context_tokens=ranks["context"].copy(),
         others_batch=ranks["others_batch"].copy(),

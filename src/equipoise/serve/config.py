@@ -73,7 +73,7 @@ class ServeConfig:
     decision_log : str, optional
         File that every decision is appended to, as JSON lines that read as a trace.
     shadows : tuple of str
-        Policies asked beside the one that decides, for that log.
+        Policies that look on, for that log, the metrics and the page `/ui`.
     discovery_s : float
         From one look at the file or the name to the next.
     high_water_bytes, low_water_bytes : int

@@ -10,6 +10,7 @@ from equipoise.errors import InputError
 from equipoise.policies import Policy, parse
 from equipoise.router import Arrival, InstanceSpec, Router
 from equipoise.serve.config import ServeConfig
+from equipoise.serve.shadows import shadow_list
 
 __all__ = ["make_router", "open_log", "warm"]
 
@@ -31,7 +32,7 @@ def make_router(
         now_s,
         config.seed,
         sink=sink,
-        shadows=[parse(text) for text in config.shadows],
+        shadows=[parse(text) for text in shadow_list(config.shadows, "shadows")],
     )
 
 

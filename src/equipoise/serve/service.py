@@ -19,6 +19,7 @@ from equipoise.engines.facts import GENERATING
 from equipoise.policies import parse
 from equipoise.router import DecisionLog
 from equipoise.serve.admin import Admin, guarded
+from equipoise.serve.browser import own_pages_only
 from equipoise.serve.config import ServeConfig
 from equipoise.serve.decide import DecideApi
 from equipoise.serve.driver import Driver
@@ -26,10 +27,12 @@ from equipoise.serve.edge import Edge, Routes
 from equipoise.serve.lengths import Lengths
 from equipoise.serve.making import make_router, open_log, warm
 from equipoise.serve.metrics import Metrics
+from equipoise.serve.page import PAGE, Feed, Site
 from equipoise.serve.proxy import Proxy
 from equipoise.serve.public import Public
 from equipoise.serve.replicas.join import internal_socket, join, pool_rows, said
 from equipoise.serve.replicas.owners import Owners
+from equipoise.serve.shadows import shadow_list
 from equipoise.serve.sockets import BACKLOG, listen
 from equipoise.serve.tally import Tally
 from equipoise.serve.watch import Watch
@@ -54,6 +57,7 @@ class Service:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.policy = parse(config.policy)
+        shadow_list(config.shadows, "shadows")
         self.cost = costs.load(config.cost)
         self.tally, self.lengths = Tally(), Lengths()
         self._log_file: IO[bytes] | None = None
@@ -166,8 +170,16 @@ class Service:
             admin.drain_elsewhere = self.owners.drains.turn
         main = Edge(guarded(self._routes(), config.api_key, OPEN), config.limits, self.tally.refused.add)
         main.water = (config.high_water_bytes, config.low_water_bytes)
-        side = Edge(guarded(admin.routes(), config.admin_token, OPEN), config.limits, self.tally.refused.add)
+        side = Edge(self._admin_routes(admin, info), config.limits, self.tally.refused.add)
         self._edges = [main, side]
+
+    def _admin_routes(self, admin: Admin, info: dict[str, Any]) -> Routes:
+        token = self.config.admin_token
+        feed = Feed(self.driver, self.tally, self.public, info, lambda: self.workers.targets.values())
+        self.site = Site(feed)
+        routes = guarded({**admin.routes(), **self.site.routes()}, token, OPEN | {PAGE})
+        names = frozenset({self.config.admin_host.lower()}) if token is None else None
+        return own_pages_only(routes, OPEN | {PAGE, "/metrics"}, names)
 
     def _routes(self) -> Routes:
         public, decide = self.public, self.decide

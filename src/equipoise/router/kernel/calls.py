@@ -41,7 +41,6 @@ from equipoise.router.kernel.state import (
     entries_in,
     instances_in,
     kinds_in,
-    prices_in,
     settings_in,
     view_in,
 )
@@ -59,7 +58,6 @@ __all__ = [
     "lengths",
     "oldest",
     "price",
-    "price_moved",
     "report",
     "show",
     "show_all",
@@ -235,24 +233,6 @@ def expire(world, start, before_s):  # type: ignore[no-untyped-def]
         if entries[e].state == LIVE and entries[e].heard_s < before_s:
             return e
     return NOBODY
-
-
-@compiled(FLOAT(INT, INT, INT, INT, INT), first_class=False)
-def price_moved(world, instance, chosen, other, context):  # type: ignore[no-untyped-def]
-    """The same with a request that is on one rank (-1: of another instance) on another instead."""
-    view, lengths = view_in(world), prices_in(world).saturation_tokens
-    if chosen != NOBODY:
-        view.batch[chosen] -= 1
-        view.context_tokens[chosen] -= context
-        for s in range(len(lengths)):
-            view.saturated_tokens[chosen, s] -= min(context, lengths[s])
-    found = price_with(world, instance, other, context)
-    if chosen != NOBODY:
-        view.batch[chosen] += 1
-        view.context_tokens[chosen] += context
-        for s in range(len(lengths)):
-            view.saturated_tokens[chosen, s] += min(context, lengths[s])
-    return found
 
 
 @compiled(FLOAT(INT, INT, INT, INT), first_class=False)

@@ -1,0 +1,39 @@
+"""`equipoise serve grafana`: a dashboard of the router's metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cyclopts import App
+
+from equipoise.errors import InputError
+
+__all__ = ["app"]
+
+app = App(name="grafana")
+
+
+@app.default
+def grafana(*, output: Path | None = None) -> None:
+    """Write a Grafana dashboard of the router's metrics.
+
+    JSON on standard output, for Grafana's import page or its provisioning folder. It asks for a Prometheus data source
+    that scrapes the admin port (/metrics).
+
+    Parameters
+    ----------
+    output
+        Write there rather than to standard output.
+    """
+    from equipoise.serve.grafana import dashboard_text
+
+    text = dashboard_text()
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"{str(output)!r} cannot be written ({error.strerror})", where="--output", fix="name another file"
+        ) from error

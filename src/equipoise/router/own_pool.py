@@ -1,0 +1,131 @@
+"""`OwnPool`: where a policy that only looks on would have the requests that run.
+
+It holds the same requests as the real pool, each from the moment it is dispatched to the moment it ends, with the same
+tokens; only the ranks are the shadow's. What reports show of others, limits, drains and health are those of the real
+pool. Nothing is summed up twice: a pool of its own differs from the real one by the requests that are elsewhere, and
+those are looked up, so it cannot drift.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equipoise.policies.views import copy_ranks
+from equipoise.router.kernel import calls
+from equipoise.router.kernel.state import LIVE, NOBODY, SET, World
+from equipoise.types import Floats, Ints, Ranks
+
+if TYPE_CHECKING:
+    from equipoise.router.books import Books
+
+__all__ = ["Living", "OwnPool"]
+
+
+class Living:
+    """The leases there are, looked up once for all shadows.
+
+    Parameters
+    ----------
+    world : World
+    now_s : float
+    """
+
+    def __init__(self, world: World, now_s: float) -> None:
+        entries = world.entries
+        at = np.flatnonzero((entries["state"] == LIVE) & (entries["rank"] != NOBODY))
+        found = entries[at]
+        self.at, self.generation, self.rank = at, found["generation"], found["rank"]
+        self.length = found["context"] + found["tokens"]
+        lengths = world.prices.saturation_tokens
+        self.saturated = np.minimum(self.length[:, None], lengths[None, :])
+        if world.settings[SET.EXTRAPOLATED] and len(at):  # as `picture.growth` does for a whole rank
+            pace_s = world.instances["pace_s"][world.view.instance[self.rank]]
+            grown = np.where(pace_s > 0, (now_s - found["dispatched_s"]) / np.where(pace_s > 0, pace_s, 1), 0)
+            self.length = self.length + np.maximum(grown, 0).astype(np.int64)
+
+
+class OwnPool:
+    """The ranks a shadow has chosen, and the pool as it would be."""
+
+    def __init__(self) -> None:
+        self._home = np.zeros(0, np.int64)
+        self._known = np.zeros(0, np.int64)
+        """One more than the generation of the entry whose rank is written down; 0: none is."""
+
+    def forget(self) -> None:
+        """Begin anew, with every request where it really is."""
+        self._known[:] = 0
+
+    def put(self, e: int, generation: int, rank: int) -> None:
+        """Write down where an entry's request would be."""
+        if e >= len(self._home):
+            more = max(e + 1, 2 * len(self._home), 1024) - len(self._home)
+            self._home = np.concatenate([self._home, np.zeros(more, np.int64)])
+            self._known = np.concatenate([self._known, np.zeros(more, np.int64)])
+        self._home[e], self._known[e] = rank, generation + 1
+
+    def home(self, e: int, generation: int) -> int:
+        """Where it would be; -1: that is not known, so it is where it really is."""
+        if e < len(self._home) and self._known[e] == generation + 1:
+            return int(self._home[e])
+        return NOBODY
+
+    def homes(self, living: Living) -> Ints:
+        """Ranks of all leases."""
+        inside = living.at < len(self._home)
+        at = np.where(inside, living.at, 0)
+        if len(self._home) == 0:
+            return living.rank
+        known = inside & (self._known[at] == living.generation + 1)
+        return np.where(known, self._home[at], living.rank)
+
+    def view(self, world: World, living: Living) -> Ranks:
+        """The pool as the shadow would have it: a copy of the real view with its requests moved."""
+        view, n = copy_ranks(world.view), len(world.ranks)
+        homes = self.homes(living)
+        moved = np.flatnonzero(homes != living.rank)
+        if len(moved) == 0:
+            return view
+        to, off, length = homes[moved], living.rank[moved], living.length[moved]
+        np.add.at(view.batch, to, 1)
+        np.add.at(view.batch, off, -1)
+        np.add.at(view.context_tokens, to, length)
+        np.add.at(view.context_tokens, off, -length)
+        for s in range(len(world.prices.saturation_tokens)):
+            np.add.at(view.saturated_tokens[:, s], to, living.saturated[moved, s])
+            np.add.at(view.saturated_tokens[:, s], off, -living.saturated[moved, s])
+        ranks, instances = world.ranks, world.instances
+        shut = (ranks["drained"] != 0) | ((instances["closed"] != 0) | (instances["probes_left"] <= 0))[
+            view.instance
+        ]
+        touched = np.zeros(n, np.bool_)
+        touched[to] = touched[off] = True
+        slots = np.where(shut, 0, np.minimum(ranks["max_batch"], ranks["cap"]) - view.batch)
+        reserve = int(world.settings[SET.GROWTH_RESERVE])
+        left = ranks["kv_capacity_tokens"] - reserve - view.context_tokens
+        view.free_slots[:] = np.where(touched, slots, view.free_slots)
+        view.free_tokens[:] = np.where(touched, np.where(slots > 0, left, -1), view.free_tokens)
+        return view
+
+
+def add(view: Ranks, world: World, rank: int, context: int, sign: int = 1) -> None:
+    """Count a request in, or out again."""
+    view.batch[rank] += sign
+    view.context_tokens[rank] += sign * context
+    for s, most in enumerate(world.prices.saturation_tokens):
+        view.saturated_tokens[rank, s] += sign * min(context, int(most))
+
+
+def prices(router: Books, view: Ranks, instances: list[int] | None = None) -> Floats:
+    """Price of the next step of instances (all of them) as they are in a view."""
+    real = router._tables.world.view
+    kept = (real.batch.copy(), real.context_tokens.copy(), real.saturated_tokens.copy())
+    try:  # compiled code prices what is shown
+        real.batch[:], real.context_tokens[:] = view.batch, view.context_tokens
+        real.saturated_tokens[:] = view.saturated_tokens
+        which = range(len(router.instances)) if instances is None else instances
+        return np.array([calls.price(router._at, i, NOBODY, 0) for i in which])
+    finally:
+        real.batch[:], real.context_tokens[:], real.saturated_tokens[:] = kept

@@ -28,6 +28,7 @@ EVENT = (
     b'data: {"id":"chatcmpl-00000000000000000000000000000001","object":"chat.completion.chunk","created":1796014641,'
     b'"model":"tiny","choices":[{"index":0,"delta":{"content":" %017d"},"logprobs":null,"finish_reason":null}]}\n\n'
 )
+ASKED = re.compile(rb"chunks=(\d+) interval_ms=(\d+)")
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -42,13 +43,8 @@ def message(data: bytearray) -> tuple[bytes, int] | None:
     return (head, end + 4 + length) if len(data) >= end + 4 + length else None
 
 
-def field(head: bytes, name: bytes) -> float:
-    at = head.find(b"\r\n" + name + b":")
-    return float(head[at + len(name) + 3 :].split(b"\r\n", 1)[0]) if at >= 0 else 0.0
-
-
 class Engine(asyncio.Protocol):
-    """Answers at once, or streams ``x-chunks`` events, one every ``x-interval-ms``."""
+    """Answers at once, or streams the events the message asks for: routers drop headers and fields they do not know."""
 
     def connection_made(self, transport):
         self.transport, self.data, self.loop = transport, bytearray(), asyncio.get_running_loop()
@@ -57,13 +53,15 @@ class Engine(asyncio.Protocol):
         self.data += data
         while (found := message(self.data)) is not None:
             head, length = found
+            found = ASKED.search(self.data, len(head), length)
+            asked = found and (int(found[1]), int(found[2]) / 1000.0)
             del self.data[:length]
             if head.startswith(b"get "):
-                body = PAGE if b"/metrics" in head[:20] else b"{}"
+                body = PAGE if b"/metrics" in head[:20] else b'{"dp_size":8,"model_path":"tiny"}'
                 self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-            elif chunks := int(field(head, b"x-chunks")):
+            elif asked is not None:
                 self.transport.write(HEAD)
-                self.send(chunks, field(head, b"x-interval-ms") / 1000.0)
+                self.send(*asked)
             else:
                 self.transport.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
@@ -158,18 +156,18 @@ async def engine():
 
 
 async def load(port, streams, seconds, chunks, interval_ms):
+    wanted = f"chunks={chunks} interval_ms={interval_ms:.0f}" if chunks else ""
     body = json.dumps(
         {
             "model": "tiny",
             "stream": bool(chunks),
             "max_tokens": 64,
-            "messages": [{"role": "user", "content": "word " * 64}],
+            "messages": [{"role": "user", "content": "word " * 64 + wanted}],
         }
     ).encode()
-    extra = f"x-chunks: {chunks}\r\nx-interval-ms: {interval_ms}\r\n" if chunks else ""
     request = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-        f"Accept: */*\r\nUser-Agent: bench\r\nAuthorization: Bearer abcdefgh\r\n{extra}"
+        f"Accept: */*\r\nUser-Agent: bench\r\nAuthorization: Bearer abcdefgh\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     loop = asyncio.get_running_loop()

@@ -48,7 +48,7 @@ class RecordingDriver(Driver):
         start_s: float,
         keep: Callable[[ScrapeRow], None],
     ) -> None:
-        super().__init__(router, targets)
+        super().__init__(router, targets, clock=lambda: time.monotonic())
         self._label, self.start_s, self._keep = label, start_s, keep
         self.looks = self.strange = 0
         """Reports of ranks with requests of ours, and those that show less than half of them."""

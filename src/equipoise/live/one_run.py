@@ -158,9 +158,9 @@ class OneRun:
         watch = Watch(
             driver, self.session, self.client, Polling(period_s=plan.scrape_period_s, health_path=""), Tally()
         )
+        watch.set_targets(found.targets)
         for target in found.targets:  # the first decision stands on a report, as later ones do
             await watch.look(target)
-        watch.set_targets(found.targets)
 
         async def beside() -> None:
             while True:

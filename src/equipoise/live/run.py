@@ -11,7 +11,7 @@ import aiohttp
 import polars as pl
 
 from equipoise.engines import Client
-from equipoise.errors import EngineError, EquipoiseError
+from equipoise.errors import EngineError, EquipoiseError, InputError
 from equipoise.live.about import About, RunAbout
 from equipoise.live.describe import PLANNED, describe, now
 from equipoise.live.looking import RecordingDriver, drain
@@ -66,6 +66,7 @@ class LiveRun:
         self._say, self._tell = say, tell
         self._current: OneRun | None = None
         self._stopping = ""
+        self._unpinned = False
 
     def stop(self, why: str) -> None:
         """End it as soon as it can be; what has been measured is kept."""
@@ -126,7 +127,12 @@ class LiveRun:
         about = self.about
         if about is None:
             about = self.about = describe(self.plan, trace, found)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"cannot be written ({error.strerror})", where=str(self.folder), fix="choose another folder"
+                ) from error
             write_trace(trace, self.folder / PLANNED)
             write_table(table_path(self.folder, "trace"), "trace", planned(trace))
         about.state = "running"
@@ -156,7 +162,7 @@ class LiveRun:
         for one in about.runs:
             if self._stopping:
                 break
-            if one.state == "done":
+            if one.state == "done" or (self._unpinned and one.policy != ENGINE):
                 continue
             await self._drained(about, one, client, found)
             runner = OneRun(plan, trace, found, prompts, connections, session, client, self.folder)
@@ -244,6 +250,7 @@ class LiveRun:
         if refused and (plan.on_failure == "stop" or ENGINE not in plan.policies):
             raise EngineError(f"{refused}: without pins only --policies {ENGINE} can be measured.")
         if refused:
+            self._unpinned = True
             self._note(about, f"Only the engine's own choice is measured: {refused}.")
             for one in about.runs:
                 if one.policy != ENGINE:

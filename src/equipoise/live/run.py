@@ -131,7 +131,9 @@ class LiveRun:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(
-                    f"cannot be written ({error.strerror})", where=str(self.folder), fix="choose another folder"
+                    f"cannot be written ({error.strerror})",
+                    where=str(self.folder),
+                    fix="choose another folder",
                 ) from error
             write_trace(trace, self.folder / PLANNED)
             write_table(table_path(self.folder, "trace"), "trace", planned(trace))

@@ -1,7 +1,7 @@
 """Ten minutes of churn: does memory grow, is a lease left? ``python bench/router/soak.py [SECONDS]``.
 
 Two mock engines of four ranks; `equipoise serve` before them, in a process of its own; some 60 requests a second, one
-half streamed, each of another session and length. Every tenth client leaves in the middle, every fiftieth sends what
+half streamed, of 2,000 conversations. Every tenth client leaves in the middle, every fiftieth sends what
 cannot be read, and every 40 s one of the engines is killed and started again ten seconds later. Printed are the
 router's resident memory minute by minute, the slope of a line through its second half with a 95 % interval (means of
 ten seconds, since neighbouring seconds are alike), what became of the requests, and what is left in the ledger.
@@ -22,6 +22,8 @@ import aiohttp
 import numpy as np
 
 RATE, RANKS = 60.0, 4
+SESSIONS = 2_000
+"""So few that all are known after a minute: the router keeps up to 65,536, some 300 bytes each."""
 KILL_EVERY_S, DOWN_S = 40.0, 10.0
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -59,7 +61,7 @@ async def request(http: aiohttp.ClientSession, url: str, dice: random.Random, se
         "max_tokens": dice.randint(1, 200),
         "stream": streamed,
     }
-    headers = {"X-Session-ID": f"s{dice.randrange(10**9)}"}
+    headers = {"X-Session-ID": f"s{dice.randrange(SESSIONS)}"}
     try:
         if kind < 0.02:
             async with http.post(

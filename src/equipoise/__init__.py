@@ -15,7 +15,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise import cost, engines, errors, fleet, models, policies, report, router, study, traces
+    from equipoise import (
+        control,
+        cost,
+        engines,
+        errors,
+        fleet,
+        models,
+        policies,
+        report,
+        router,
+        study,
+        traces,
+    )
     from equipoise.fleet import Deployment, FleetResult, simulate
     from equipoise.replay import Pool, ReplayResult, replay
     from equipoise.router import Router
@@ -26,6 +38,7 @@ __all__ = [
     "Pool",
     "ReplayResult",
     "Router",
+    "control",
     "cost",
     "engines",
     "errors",

@@ -389,6 +389,7 @@ def _add_file(digest: Any, name: str) -> None:
 
 ROOMS_BELOW = {
     "cost": (),
+    "control": ("cost",),
     "policies": ("cost",),
     "router.kernel": ("cost", "policies"),
     "replay": ("cost", "policies"),

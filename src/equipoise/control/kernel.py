@@ -1,0 +1,141 @@
+"""The compiled allocator: from contexts, survivals and prices to verify lengths, in one call."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from equipoise._jit import borrowed, compiled, jitable
+from equipoise.control.fill import fill
+from equipoise.control.layout import DRAFTS, ONE, PRICES, ROOM
+from equipoise.control.points import base_loads, binned_points, query_slope, sorted_points
+from equipoise.control.polish import polish, rate_of_loads, set_loads
+from equipoise.control.solve import best_deadline, bounds_of, caps_between, rate_at
+
+__all__ = ["allocate_kernel", "enumerate_kernel"]
+
+POLISHED, PAIRED = 48, 12
+"""Requests of an instance up to which single lengths, and pairs of them, are tried at the end."""
+STARTS = 4
+"""Caps that a small instance's plan is polished from."""
+EXHAUSTIVE = 200_000
+"""Ranks x caps x deadlines up to which a small instance tries all."""
+FREE = 2.0**62
+
+
+@jitable
+def keep(room, found, expected, out, cap, deadline, trim):  # type: ignore[no-untyped-def]
+    """Keep the trial if it is the best so far."""
+    if found > out[3]:
+        room.lengths[:] = room.trial
+        out[0], out[1], out[2], out[3], out[4] = cap, deadline, trim, found, expected
+
+
+@jitable
+def from_every_cap(drafts, prices, room, slope, trim, out):  # type: ignore[no-untyped-def]
+    """For few requests: the best deadline of every cap, and the plans of the best caps polished."""
+    low, high, earliest, _, _ = bounds_of(room)
+    caps = caps_between(prices, low, high)
+    rates, deadlines = np.empty(len(caps)), np.empty(len(caps))
+    for i in range(len(caps)):
+        rates[i], deadlines[i] = -1.0, earliest
+        for r in range(len(room.batch)):
+            for k in range(room.points[r] + 1):
+                when = room.work[0, r, k]
+                if when >= earliest:
+                    found = rate_at(prices, room, caps[i], when)
+                    if found > rates[i]:
+                        rates[i], deadlines[i] = found, when
+    for _ in range(STARTS):
+        at = np.argmax(rates)
+        fill(drafts, prices, room, True, slope, trim, caps[at], deadlines[at])
+        found, expected = polish(drafts, prices, room, True)
+        keep(room, found, expected, out, caps[at], deadlines[at], trim)
+        rates[at] = -1.0
+    return out[3]
+
+
+@compiled(types.int64(DRAFTS, PRICES, ROOM, types.float64, types.float64[::1]), first_class=False)
+def allocate_kernel(drafts, prices, room, last_rate, out):  # type: ignore[no-untyped-def]
+    """Fill the room's `lengths` and `out`; return the first row whose survivals are wrong, or -1.
+
+    Parameters
+    ----------
+    drafts : Drafts
+    prices : VerifyPrices
+    room : Room
+    last_rate : float
+        Expected tokens per unit of time of the plan before this: the price of a token in experts and communication
+        follows from it; 0: find out.
+    out : float64[5]
+        Cap, deadline, trim, then rate and tokens in 2**-30.
+    """
+    drafts, prices, room = borrowed(drafts), borrowed(prices), borrowed(room)
+    n, ranks, width = len(drafts.context), len(room.batch), drafts.survival.shape[1]
+    small = len(room.levels) == 0
+    base_loads(drafts, prices, room)
+    slope = query_slope(prices, room.batch, width)
+    out[3] = -1.0
+    per_query = prices.ep_per_query / ranks
+    trim, passes = 0.0, 1
+    if per_query > 0.0 and n > 0:
+        trim = min(1.0, last_rate * per_query)
+        passes = 2 if small or trim == 0.0 else 1
+    for turn in range(passes):
+        if small:
+            wrong = sorted_points(drafts, prices, room, slope, trim)
+        else:
+            wrong = binned_points(drafts, prices, room, slope, trim)
+        if wrong >= 0:
+            return wrong
+        low, high, _, _, total = bounds_of(room)
+        if n <= PAIRED and ranks * total * (high - low + 1) <= EXHAUSTIVE:
+            rate = from_every_cap(drafts, prices, room, slope, trim, out)
+        else:
+            cap, deadline, rate = best_deadline(prices, room)
+            if small or turn + 1 == passes:
+                fill(drafts, prices, room, small, slope, trim, cap, deadline)
+                if n <= POLISHED:
+                    found, expected = polish(drafts, prices, room, False)
+                else:
+                    expected = set_loads(drafts, prices, room, room.trial)
+                    found = rate_of_loads(prices, room, expected)
+                keep(room, found, expected, out, cap, deadline, trim)
+        # what one more token must yield to pay for its experts, at the rate just found
+        trim = min(1.0, rate / ONE * per_query)
+    # Never worse than one length for all. Levels know what positions yield to 2**-20 of a token only.
+    expected = n * ONE
+    for drafted in range(width + 1):
+        for r in range(ranks):
+            room.queries[r] = room.batch[r] * (1 + drafted)
+            for s in range(room.reads.shape[1]):
+                room.extra[r, s] = drafted * room.reads[r, s]
+        if drafted > 0:
+            expected += room.positions[drafted - 1]
+        found = rate_of_loads(prices, room, expected)
+        if found > out[3]:
+            room.lengths[:] = drafted
+            out[0], out[1], out[2], out[3], out[4] = FREE, np.inf, 0.0, found, expected
+    return -1
+
+
+@compiled(types.float64(DRAFTS, PRICES, ROOM), first_class=False)
+def enumerate_kernel(drafts, prices, room):  # type: ignore[no-untyped-def]
+    """Try all plans; fill the first best one and return its rate in 2**-30 tokens per unit of time."""
+    drafts, prices, room = borrowed(drafts), borrowed(prices), borrowed(room)
+    n, width = len(drafts.context), drafts.survival.shape[1]
+    base_loads(drafts, prices, room)
+    room.trial[:] = 0
+    best = -1.0
+    while True:
+        found = rate_of_loads(prices, room, set_loads(drafts, prices, room, room.trial))
+        if found > best:
+            best = found
+            room.lengths[:] = room.trial
+        at = n - 1
+        while at >= 0 and room.trial[at] == width:
+            room.trial[at] = 0
+            at -= 1
+        if at < 0:
+            return best
+        room.trial[at] += 1

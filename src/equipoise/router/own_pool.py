@@ -14,13 +14,20 @@ import numpy as np
 
 from equipoise.policies.views import copy_ranks
 from equipoise.router.kernel import calls
-from equipoise.router.kernel.state import LIVE, NOBODY, SET, World
+from equipoise.router.kernel.state import ENTRY, LIVE, NOBODY, SET, World
 from equipoise.types import Floats, Ints, Ranks
 
 if TYPE_CHECKING:
     from equipoise.router.books import Books
 
 __all__ = ["Living", "OwnPool"]
+
+
+STATE, GENERATION, RANK, CONTEXT, TOKENS, SENT = (
+    list(ENTRY.names or ()).index(name)
+    for name in ("state", "generation", "rank", "context", "tokens", "dispatched_s")
+)
+"""Columns of the table of requests, taken as one of numbers."""
 
 
 class Living:
@@ -33,16 +40,17 @@ class Living:
     """
 
     def __init__(self, world: World, now_s: float) -> None:
-        entries = world.entries
-        at = np.flatnonzero((entries["state"] == LIVE) & (entries["rank"] != NOBODY))
-        found = entries[at]
-        self.at, self.generation, self.rank = at, found["generation"], found["rank"]
-        self.length = found["context"] + found["tokens"]
+        rows = world.entries.view(np.int64).reshape(len(world.entries), -1)  # all fields are of eight bytes
+        at = np.flatnonzero((rows[:, STATE] == LIVE) & (rows[:, RANK] != NOBODY))
+        found = rows.take(at, axis=0)
+        self.at, self.generation, self.rank = at, found[:, GENERATION], found[:, RANK]
+        self.length = found[:, CONTEXT] + found[:, TOKENS]
         lengths = world.prices.saturation_tokens
         self.saturated = np.minimum(self.length[:, None], lengths[None, :])
         if world.settings[SET.EXTRAPOLATED] and len(at):  # as `picture.growth` does for a whole rank
+            sent_s = found[:, SENT].view(np.float64)
             pace_s = world.instances["pace_s"][world.view.instance[self.rank]]
-            grown = np.where(pace_s > 0, (now_s - found["dispatched_s"]) / np.where(pace_s > 0, pace_s, 1), 0)
+            grown = np.where(pace_s > 0, (now_s - sent_s) / np.where(pace_s > 0, pace_s, 1), 0)
             self.length = self.length + np.maximum(grown, 0).astype(np.int64)
 
 
@@ -88,14 +96,17 @@ class OwnPool:
         moved = np.flatnonzero(homes != living.rank)
         if len(moved) == 0:
             return view
-        to, off, length = homes[moved], living.rank[moved], living.length[moved]
-        np.add.at(view.batch, to, 1)
-        np.add.at(view.batch, off, -1)
-        np.add.at(view.context_tokens, to, length)
-        np.add.at(view.context_tokens, off, -length)
+        to, off = homes[moved], living.rank[moved]
+
+        def shift(weights: Ints | None = None) -> Ints:
+            """What comes to each rank, less what goes; sums are whole numbers far below 2**53."""
+            more = np.bincount(to, weights, n) - np.bincount(off, weights, n)
+            return more.astype(np.int64)
+
+        view.batch[:] += shift()
+        view.context_tokens[:] += shift(living.length[moved])
         for s in range(len(world.prices.saturation_tokens)):
-            np.add.at(view.saturated_tokens[:, s], to, living.saturated[moved, s])
-            np.add.at(view.saturated_tokens[:, s], off, -living.saturated[moved, s])
+            view.saturated_tokens[:, s] += shift(living.saturated[moved, s])
         ranks, instances = world.ranks, world.instances
         shut = (ranks["drained"] != 0) | ((instances["closed"] != 0) | (instances["probes_left"] <= 0))[
             view.instance

@@ -120,9 +120,9 @@ def summary(service: Service) -> list[str]:
         f"{' (key needed)' if config.api_key else ''}"
         f"{', decision API included' if config.decide else ''}",
         f"admin and metrics on http://{_shown(config.admin_host)}:{service.admin_port}"
-        f"{' (token needed)' if config.admin_token else ''}",
+        f"{' (token needed)' if config.admin_token else ''}, a live page at /ui",
         f"policy {service.policy.label}, cost {config.cost}"
-        + (f", shadows {', '.join(config.shadows)}" if config.shadows else ""),
+        + (f"; looking on: {'; '.join(config.shadows)}" if config.shadows else ""),
         f"engines {config.engine}, ranks {ranks}: {shown or 'none yet'}"
         + (f"; watching {', '.join(sources)}" if sources else ""),
         f"queue up to {config.router.max_queued_requests} requests for {config.router.queue_ttl_s:g} s;"

@@ -9,15 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.errors import InputError, nearest
+from equipoise.cost.step_cost import StepCost
+from equipoise.errors import CostError, EquipoiseError, InputError, nearest
+from equipoise.live.findings.agreement import Level, Ranking, levels, rankings
+from equipoise.live.findings.beyond import Beyond, spread_part
+from equipoise.live.findings.gap import Gap, gaps
 from equipoise.live.findings.measured import Measured, measure
 from equipoise.live.findings.numbers import MEASURES, Slo
 from equipoise.live.findings.pairs import Finding, compare_all
+from equipoise.live.findings.predict import Prediction, predict
+from equipoise.live.findings.residuals import Region, residuals
 from equipoise.live.findings.runs import LiveRuns, outcomes, read_runs
 from equipoise.live.rows import ANSWERED
 from equipoise.study.statistics import Interval, over_seeds
 
-__all__ = ["Analysis", "PolicyNumbers", "analyse", "analyse_runs"]
+__all__ = ["Agreement", "Analysis", "PolicyNumbers", "analyse", "analyse_runs"]
 
 MARGIN = 0.02
 MOST_CLASSES = 12
@@ -52,6 +58,31 @@ class PolicyNumbers:
         return sum(n for kind, n in self.outcomes.items() if kind not in {str(o) for o in ANSWERED})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Agreement:
+    """Predicted against measured.
+
+    Parameters
+    ----------
+    prediction : Prediction
+    levels : tuple of Level
+    rankings : tuple of Ranking
+    gaps : tuple of Gap
+    regions : tuple of Region
+        Empty where `no_regions` says why.
+    no_regions : str
+    beyond : Beyond
+    """
+
+    prediction: Prediction
+    levels: tuple[Level, ...]
+    rankings: tuple[Ranking, ...]
+    gaps: tuple[Gap, ...]
+    regions: tuple[Region, ...]
+    no_regions: str
+    beyond: Beyond
+
+
 @dataclass(frozen=True, eq=False)
 class Analysis:
     """What a live run showed.
@@ -69,6 +100,10 @@ class Analysis:
         Every pair of policies in every measure.
     traffic_words : str
         How blocks of the trace were drawn, or why not.
+    agreement : Agreement or None
+        None where nothing is predicted.
+    no_agreement : str
+        Why not.
     notes : sequence of str
     """
 
@@ -79,6 +114,8 @@ class Analysis:
     by_class: Mapping[str, tuple[PolicyNumbers, ...]]
     findings: tuple[Finding, ...]
     traffic_words: str
+    agreement: Agreement | None
+    no_agreement: str
     notes: tuple[str, ...]
 
     @property
@@ -97,6 +134,7 @@ def analyse(
     margin_percent: float = 100 * MARGIN,
     measures: Sequence[str] | None = None,
     slo: Slo | None = None,
+    cost: StepCost | None = None,
 ) -> Analysis:
     """Analyse the folder of a live run, finished or not.
 
@@ -109,6 +147,8 @@ def analyse(
         Compare policies by these only, such as ``itl_ms.mean``.
     slo : Slo, optional
         What a good request meets; as the run was told, by default.
+    cost : StepCost, optional
+        Predict with this one; by default with one fitted to the probe's steps.
 
     Raises
     ------
@@ -122,7 +162,7 @@ def analyse(
     for name in measures or ():
         if name not in MEASURES:
             raise InputError(f"no measure {name!r}", where="--measure", fix=nearest(name, MEASURES))
-    return analyse_runs(read_runs(folder), margin=margin_percent / 100, measures=measures, slo=slo)
+    return analyse_runs(read_runs(folder), margin=margin_percent / 100, measures=measures, slo=slo, cost=cost)
 
 
 def analyse_runs(
@@ -131,6 +171,7 @@ def analyse_runs(
     margin: float = MARGIN,
     measures: Sequence[str] | None = None,
     slo: Slo | None = None,
+    cost: StepCost | None = None,
 ) -> Analysis:
     """The same, of runs that are at hand."""
     about = runs.about
@@ -144,16 +185,42 @@ def analyse_runs(
             f"The trace has {len(classes)} classes; numbers by class are given for up to {MOST_CLASSES}."
         )
     notes += _unequal(runs)
+    findings = compare_all(measured, margin, measures)
+    agreement, why_not = _agreement(measured, findings, cost)
     return Analysis(
         runs,
         margin,
         measured.slo,
         tuple(_numbers(measured, p) for p in runs.policies),
         {c: tuple(_numbers(measured, p, c, kinds == c) for p in runs.policies) for c in shown},
-        tuple(compare_all(measured, margin, measures)),
+        tuple(findings),
         _traffic(measured),
+        agreement,
+        why_not,
         tuple(dict.fromkeys(notes)),
     )
+
+
+def _agreement(
+    measured: Measured, findings: Sequence[Finding], cost: StepCost | None
+) -> tuple[Agreement | None, str]:
+    """Predict, and hold the prediction against what was measured; where that cannot be, why."""
+    try:
+        prediction = predict(measured, cost)
+    except EquipoiseError as error:
+        if cost is not None and isinstance(error, CostError):
+            raise
+        return None, str(error)
+    regions, why_not = residuals(measured, prediction)
+    return Agreement(
+        prediction,
+        tuple(levels(measured, prediction)),
+        tuple(rankings(measured, prediction, findings)),
+        tuple(gaps(measured, prediction)),
+        tuple(regions),
+        why_not,
+        spread_part(prediction.calibration),
+    ), ""
 
 
 def _numbers(

@@ -115,15 +115,18 @@ class LiveRuns:
         """Ranks of each instance."""
         return tuple(i.ranks for i in self.about.engine.instances)
 
-    def planned(self, run: Run | None = None) -> Trace:
-        """What was to be sent, as the simulator takes it; arrivals are the intended times of a run, where given."""
+    def planned(self, run: Run | None = None) -> tuple[Trace, Ints]:
+        """What was to be sent, as the simulator takes it, and which row of the table each of its requests is.
+
+        Arrivals are the intended times of a run, where one is given and it followed a clock.
+        """
         frame = self.trace
         arrival_s = frame["arrival_s"].to_numpy()
         context, output = frame["prompt_tokens"].to_numpy(), frame["output_tokens"].to_numpy()
         if run is not None and self.about.mode == "open" and np.isfinite(run.intended_s).all():
             arrival_s = run.intended_s - run.intended_s.min()
         order = np.argsort(arrival_s, kind="stable")
-        return Trace.from_columns(
+        planned = Trace.from_columns(
             self.about.trace.name,
             arrival_s[order] - arrival_s[order[0]],
             np.maximum(context[order], 1),
@@ -133,6 +136,7 @@ class LiveRuns:
             think_s=frame["think_s"].fill_null(0.0).to_numpy()[order],
             source=self.about.trace.source,
         )
+        return planned, order.astype(np.int64)
 
 
 def read_runs(folder: str | Path) -> LiveRuns:

@@ -12,10 +12,19 @@ from equipoise.cost import StepCost
 from equipoise.live.rows import table_path, write_table
 
 
-def write_steps(folder: Path, cost: StepCost, *, ranks: int = 4, steps: int = 1500, noise: float = 0.02, seed: int = 0) -> None:
+def write_steps(
+    folder: Path, cost: StepCost, *, ranks: int = 4, steps: int = 1500, noise: float = 0.02, seed: int = 0
+) -> None:
     """``steps.parquet`` of loads such as `made_runs` has, priced by a cost."""
     r = plant(
-        cost, steps=steps, ranks=ranks, noise=noise, mean_batch=5, context_median=1000, context_sigma=1.2, seed=seed
+        cost,
+        steps=steps,
+        ranks=ranks,
+        noise=noise,
+        mean_batch=5,
+        context_median=1000,
+        context_sigma=1.2,
+        seed=seed,
     )
     frame = pl.DataFrame(
         {

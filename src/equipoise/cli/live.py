@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = App(name="live")
+app.command(
+    "equipoise.cli.live_analyse:analyse",
+    name="analyse",
+    help="Say what a live run showed: what differs, what is equal, and whether the prediction held.",
+)
 
 Urls = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)]
 Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]

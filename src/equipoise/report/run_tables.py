@@ -14,7 +14,7 @@ from rich.text import Text
 from equipoise.study.pairs.measured import QUANTITIES, Measured, Pair, RunComparison
 from equipoise.study.pairs.words import TIMES, amount, change, method_words, pair_words, short_verdict, signed
 
-__all__ = ["pair_table", "print_pairs"]
+__all__ = ["pair_table", "paragraph", "print_pairs"]
 
 
 def print_pairs(comparison: RunComparison, console: Console) -> None:
@@ -27,10 +27,10 @@ def print_pairs(comparison: RunComparison, console: Console) -> None:
         console.print(pair_table(pair, console.width))
         console.print()
         for sentence in (*pair_words(pair), *pair.notes):
-            _paragraph(console, sentence)
-        _paragraph(console, method_words(pair), "dim")
+            paragraph(console, sentence)
+        paragraph(console, method_words(pair), "dim")
     console.print()
-    _paragraph(console, _legend(comparison), "dim")
+    paragraph(console, _legend(comparison), "dim")
 
 
 def _head(pair: Pair) -> str:
@@ -117,7 +117,8 @@ def _legend(comparison: RunComparison) -> str:
     )
 
 
-def _paragraph(console: Console, words: str, style: str = "") -> None:
+def paragraph(console: Console, words: str, style: str = "") -> None:
+    """A sentence or more, wrapped at words."""
     for line in Text(words, style).wrap(console, max(20, console.width)):
         line.rstrip()
         console.print(line)

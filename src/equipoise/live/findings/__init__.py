@@ -9,7 +9,9 @@ from equipoise._lazy import lazy
 if TYPE_CHECKING:
     from equipoise.live.findings.analysis import Analysis, analyse
     from equipoise.live.findings.pairs import Finding
+    from equipoise.live.findings.plain import schema, summarize
     from equipoise.live.findings.repeats import Resolve, repeats_to_equal, repeats_to_resolve
+    from equipoise.live.findings.writing import write_analysis
 
 __all__ = [
     "Analysis",
@@ -18,6 +20,9 @@ __all__ = [
     "analyse",
     "repeats_to_equal",
     "repeats_to_resolve",
+    "schema",
+    "summarize",
+    "write_analysis",
 ]
 
 __getattr__ = lazy(
@@ -25,6 +30,8 @@ __getattr__ = lazy(
     {
         "analysis": ("Analysis", "analyse"),
         "pairs": ("Finding",),
+        "plain": ("schema", "summarize"),
         "repeats": ("Resolve", "repeats_to_equal", "repeats_to_resolve"),
+        "writing": ("write_analysis",),
     },
 )

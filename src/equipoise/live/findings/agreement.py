@@ -166,14 +166,11 @@ def _tau(measured: Measured, prediction: Prediction, name: str) -> tuple[float, 
     """Kendall's tau, and where most of it lies when repeats are drawn again."""
     said, seen = _logs(measured, prediction, name)
     repeats = said.shape[1]
-    found = tau(said.mean(axis=1), seen.mean(axis=1)) if repeats else math.nan
+    found = float(tau(said.mean(axis=1), seen.mean(axis=1))) if repeats else math.nan
     if repeats < 3:
         return found, math.nan, math.nan
-    rng = np.random.default_rng(0)
-    again = []
-    for _ in range(DRAWS):
-        drawn = rng.integers(0, repeats, repeats)
-        again.append(tau(said[:, drawn].mean(axis=1), seen[:, drawn].mean(axis=1)))
+    drawn = np.random.default_rng(0).integers(0, repeats, (DRAWS, repeats))
+    again = tau(said[:, drawn].mean(axis=2), seen[:, drawn].mean(axis=2))
     low, high = np.quantile(again, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return found, float(low), float(high)
 
@@ -190,9 +187,9 @@ def _logs(measured: Measured, prediction: Prediction, name: str) -> tuple[Floats
         return np.log(np.array(list(said.values()))), np.log(np.array(list(seen.values())))
 
 
-def tau(a: Floats, b: Floats) -> float:
-    """Kendall's tau-a: pairs in the same order less pairs in the other, over all pairs."""
+def tau(a: Floats, b: Floats) -> Floats:
+    """Kendall's tau-a along the first axis: pairs in the same order less pairs in the other, over all pairs."""
     if len(a) < 2:
-        return math.nan
+        return np.full(a.shape[1:], np.nan)
     i, j = np.triu_indices(len(a), 1)
-    return float(np.mean(np.sign(a[i] - a[j]) * np.sign(b[i] - b[j])))
+    return np.asarray(np.mean(np.sign(a[i] - a[j]) * np.sign(b[i] - b[j]), axis=0))

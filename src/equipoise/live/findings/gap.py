@@ -3,8 +3,8 @@
 The mean ITL is split exactly, repeat by repeat. With M measured, P predicted, and R(x) what the step cost says of the
 loads x that ranks really held (see `loads`)::
 
-    M - P  =  ( R(measured loads) - R(predicted loads) )          loads: who ran where and when
-            + ( M - R(measured loads) ) - ( P - R(predicted loads) )   price: what a step takes beyond its predicted price
+    M - P  =  ( R(measured loads) - R(predicted loads) )               loads: who ran where and when
+            + ( M - R(measured loads) ) - ( P - R(predicted loads) )   price: what steps take beyond what is priced
 
 R misses the same of both runs (what prompts add, what lies between two moments), so that cancels. The first token is
 split by the queues: what waited in the engine over time, divided by the requests, is their mean wait (Little's law).
@@ -19,17 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from equipoise.live.findings.loads import Lives, grid, loads_at, step_ms, token_mean_ms
+from equipoise.live.findings.loads import KNOWN, Lives, grid, loads_at, step_ms, token_mean_ms
 from equipoise.live.findings.measured import Measured
 from equipoise.live.findings.numbers import lives_of
 from equipoise.live.findings.predict import Predicted, Prediction
+from equipoise.live.findings.residuals import moments, prompts_ms
 from equipoise.live.findings.runs import LiveRuns, Run
 from equipoise.study.statistics import Interval, over_seeds, student
 
 __all__ = ["Gap", "gaps", "repriced_ms"]
-
-KNOWN = 0.99
-"""Share of the requests whose rank must be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,9 @@ class Gap:
         Of the mean ITL.
     loads_ms, price_ms : Interval or None
         Its two parts; None where the ranks of requests are not known.
+    prompts_ms : Interval or None
+        Of the price, what goes with prompts that were computed meanwhile, beyond what is predicted for them; None where
+        there was hardly a time without.
     ttft_ms : Interval
         Of the mean time to the first token.
     sent_late_ms : Interval
@@ -57,6 +58,7 @@ class Gap:
     itl_ms: Interval
     loads_ms: Interval | None
     price_ms: Interval | None
+    prompts_ms: Interval | None
     ttft_ms: Interval
     sent_late_ms: Interval
     wait_ms: Interval | None
@@ -72,10 +74,10 @@ def gaps(measured: Measured, prediction: Prediction) -> list[Gap]:
             for k, run in sorted(measured.runs.of(policy).items())
         ]
         columns = [list(c) for c in zip(*rows, strict=True)]
-        itl, loads, price, ttft, late, wait, rest = (_over(c) for c in columns)
+        itl, loads, price, prompts, ttft, late, wait, rest = (_over(c) for c in columns)
         if itl is None or ttft is None or late is None or rest is None:
             continue
-        found.append(Gap(policy, itl, loads, price, ttft, late, wait, rest))
+        found.append(Gap(policy, itl, loads, price, prompts, ttft, late, wait, rest))
     return found
 
 
@@ -89,7 +91,7 @@ def repriced_ms(lives: Lives, prediction: Prediction, ranks: Sequence[int]) -> f
 
 def _split(
     measured: Measured, run: Run, predicted: Predicted, prediction: Prediction
-) -> tuple[float, float, float, float, float, float, float]:
+) -> tuple[float, float, float, float, float, float, float, float]:
     ranks = measured.runs.ranks
     own = measured.numbers(run, run.answered)
     missing = math.nan
@@ -98,12 +100,18 @@ def _split(
         return own[name].value - predicted.values.get(name, missing) if name in own else missing
 
     itl, ttft = gap("itl_ms.mean"), gap("ttft_ms.mean")
-    loads = repriced_ms(lives_of(run), prediction, ranks) - repriced_ms(predicted.lives, prediction, ranks)
+    said = float(np.mean([repriced_ms(one, prediction, ranks) for one in predicted.lives]))
+    loads = repriced_ms(lives_of(run), prediction, ranks) - said
+    prompts = missing
+    if math.isfinite(loads) and len(run.gap_ms):
+        prompts = prompts_ms(moments(measured, run, prediction))
+        if prediction.prefill:
+            prompts -= predicted.values.get("itl_ms.mean", missing) - said
     sent = run.answered & np.isfinite(run.sent_s)
     late = 1000.0 * float((run.sent_s - run.intended_s)[sent].mean()) if sent.any() else missing
     wait = waited_ms(measured.runs, run) - predicted.wait_ms
     known_wait = wait if math.isfinite(wait) else 0.0
-    return itl, loads, itl - loads, ttft, late, wait, ttft - late - known_wait
+    return itl, loads, itl - loads, prompts, ttft, late, wait, ttft - late - known_wait
 
 
 def waited_ms(runs: LiveRuns, run: Run) -> float:

@@ -16,8 +16,10 @@ import numpy as np
 from equipoise.cost.step_cost import StepCost
 from equipoise.types import Floats, Ints
 
-__all__ = ["Lives", "Loads", "grid", "loads_at", "max_over_mean", "step_ms", "token_mean_ms"]
+__all__ = ["KNOWN", "Lives", "Loads", "grid", "loads_at", "max_over_mean", "step_ms", "token_mean_ms"]
 
+KNOWN = 0.99
+"""Share of the requests whose rank must be known for loads to be."""
 POINTS = 2000
 """Moments that a run is looked at."""
 

@@ -15,7 +15,7 @@ from equipoise.errors import EquipoiseError, InputError
 from equipoise.fleet import Deployment, FleetResult, KvMemory, Prefill, simulate
 from equipoise.live.findings.loads import Lives
 from equipoise.live.findings.measured import Measured
-from equipoise.live.findings.numbers import lives_of
+from equipoise.live.findings.numbers import lives_of, numbers, whole_numbers
 from equipoise.live.findings.runs import LiveRuns, Run
 from equipoise.replay import Pool
 
@@ -27,6 +27,11 @@ __all__ = ["CHUNK_TOKENS", "ENGINE", "Predicted", "Prediction", "fit_probe", "pr
 ENGINE = "engine"
 """The policy under which nothing is pinned and the engine's own router chooses."""
 CHUNK_TOKENS = 8192
+REPLAYS = 3
+"""Of each repeat; their mean is the prediction."""
+PHASE = 0.001
+"""Spread of the replays' clocks. Which arrivals meet which step is chance, and now and then much hangs on it; without
+this the replays of all repeats would be one."""
 MODES = {"open": "timed", "closed": "saturated", "sessions": "sessions"}
 
 
@@ -38,14 +43,14 @@ class Predicted:
     ----------
     values : mapping of str to float
         By measure, as measured runs have them.
-    lives : Lives
-        The requests as they held their ranks.
+    lives : sequence of Lives
+        The requests as they held their ranks, replay by replay.
     wait_ms : float
         Mean time in queues, of router and engine together.
     """
 
     values: Mapping[str, float]
-    lives: Lives
+    lives: tuple[Lives, ...]
     wait_ms: float
 
 
@@ -136,9 +141,7 @@ def predict(measured: Measured, cost: StepCost | None = None) -> Prediction:
             f"The live router decided by the cost {decided}; the simulated one decides by the cost it is charged, "
             f"{cost.name}."
         )
-    return Prediction(
-        cost, calibration, source, found, cost.prefill is not None, unpredicted, tuple(notes)
-    )
+    return Prediction(cost, calibration, source, found, cost.prefill is not None, unpredicted, tuple(notes))
 
 
 def _deployment(runs: LiveRuns, cost: StepCost) -> tuple[Deployment, list[str]]:
@@ -162,7 +165,9 @@ def _deployment(runs: LiveRuns, cost: StepCost) -> tuple[Deployment, list[str]]:
     prefill = Prefill()
     if cost.prefill is not None:
         prefill = Prefill(where="ranks", chunk_tokens=CHUNK_TOKENS, prefix_cache=runs.about.prefixes)
-        notes.append(f"Prompts are computed by the rank that decodes, in chunks of up to {CHUNK_TOKENS:,} tokens.")
+        notes.append(
+            f"Prompts are computed by the rank that decodes, in chunks of up to {CHUNK_TOKENS:,} tokens."
+        )
     else:
         notes.append(
             "Prompts have no price: first tokens and end-to-end times are predicted without computing them, and steps "
@@ -177,23 +182,30 @@ def _replayed(measured: Measured, run: Run, deployment: Deployment, cost: StepCo
     runs = measured.runs
     about = runs.about
     trace, order = runs.planned(run)
-    result = simulate(
-        trace,
-        deployment,
-        run.policy,
-        cost,
-        mode=MODES[about.mode],  # type: ignore[arg-type]
-        concurrency=about.concurrency if about.mode == "closed" else None,
-        seed=run.seed,
-        warmup_turnovers=0.0,
-    )
-    twin = _as_run(result, run, order)
-    values = {n: x.value for n, x in measured.numbers(twin, twin.answered).items() if not n.startswith("itl_ms.p")}
-    steps = result.running_step_ms
-    if steps is not None:
-        values |= {"itl_ms.p50": steps.p50, "itl_ms.p90": steps.p90, "itl_ms.p99": steps.p99}
-    wait = result.queue_wait_ms
-    return Predicted(values, lives_of(twin), math.nan if wait is None else wait.mean)
+    rng = np.random.default_rng(run.seed)
+    values: list[dict[str, float]] = []
+    lives, waits = [], []
+    for i in range(REPLAYS):
+        result = simulate(
+            trace,
+            deployment,
+            run.policy,
+            cost.scaled(float(np.exp(PHASE * rng.standard_normal()))),
+            mode=MODES[about.mode],  # type: ignore[arg-type]
+            concurrency=about.concurrency if about.mode == "closed" else None,
+            seed=run.seed + 1000 * i,
+            warmup_turnovers=0.0,
+        )
+        twin = _as_run(result, run, order)
+        one = numbers(twin, twin.answered, measured.unit, measured.units)
+        one |= whole_numbers(twin, measured.slo, runs.ranks, measured.unit, measured.units)
+        values.append({n: x.value for n, x in one.items()})
+        if (steps := result.running_step_ms) is not None:
+            values[-1] |= {"itl_ms.p50": steps.p50, "itl_ms.p90": steps.p90, "itl_ms.p99": steps.p99}
+        lives.append(lives_of(twin))
+        waits.append(math.nan if (wait := result.queue_wait_ms) is None else wait.mean)
+    means = {n: float(np.mean([v.get(n, math.nan) for v in values])) for n in values[0]}
+    return Predicted(means, tuple(lives), float(np.mean(waits)))
 
 
 def _as_run(result: FleetResult, run: Run, order: np.ndarray) -> Run:

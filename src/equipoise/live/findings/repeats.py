@@ -28,6 +28,8 @@ POWER = 0.8
 """Chance that so many repeats show what is there."""
 MOST = 10_000
 """More repeats are not counted."""
+NODES = 64
+"""Quantiles that the spread seen in an experiment is averaged over."""
 UPPER = 0.9
 """The standard deviation is below its upper limit with this confidence."""
 
@@ -138,7 +140,7 @@ def power_to_equal(repeats: int, deviation: float, margin: float, intervals: int
     if deviation <= 0:
         return 1.0
     freedom, root = repeats - 1, math.sqrt(repeats)
-    at = (np.arange(400) + 0.5) / 400
+    at = (np.arange(NODES) + 0.5) / NODES
     spread = deviation * np.sqrt(chdtri(freedom, at) / freedom)
     room = np.maximum(margin - _critical(repeats, intervals) * spread / root, 0.0)
     return float(np.mean(2 * ndtr(room * root / deviation) - 1))

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.live.findings.gap import KNOWN
-from equipoise.live.findings.loads import POINTS, grid, loads_at, step_ms
+from equipoise.live.findings.loads import KNOWN, POINTS, grid, loads_at, step_ms
 from equipoise.live.findings.measured import Measured
 from equipoise.live.findings.numbers import lives_of
 from equipoise.live.findings.predict import Prediction
-from equipoise.live.findings.runs import Run
+from equipoise.live.findings.runs import Chosen, Run
 from equipoise.study.statistics import Interval, over_seeds, student
 from equipoise.types import Floats
 
-__all__ = ["Region", "residuals"]
+__all__ = ["Region", "moments", "prompts_ms", "residuals"]
 
 THIRDS = 3
 LEAST_TOKENS = 200
@@ -63,7 +62,7 @@ def residuals(measured: Measured, prediction: Prediction) -> tuple[list[Region],
             return [], "The ranks of requests are not known, so neither are the loads that steps had."
         if len(run.gap_ms) < 0.9 * float((run.output_tokens[run.answered] - 1).sum()):
             return [], "Chunks hold several tokens each, so single steps cannot be seen from outside."
-        found = _moments(measured, run, prediction)
+        found = moments(measured, run, prediction)
         rows.append(found)
         repeats.append(np.full(len(found), run.repeat))
     if not rows:
@@ -72,8 +71,8 @@ def residuals(measured: Measured, prediction: Prediction) -> tuple[list[Region],
     return _regions(table, repeat), ""
 
 
-def _moments(measured: Measured, run: Run, prediction: Prediction) -> Floats:
-    """A row a stretch of time and instance: tokens, sum of gaps, price, mean batch, mean context."""
+def moments(measured: Measured, run: Run, prediction: Prediction) -> Floats:
+    """A row a stretch of time and instance: tokens, sum of gaps, price, mean batch, mean context, prompts under way."""
     ranks = measured.runs.ranks
     lives = lives_of(run)
     at_s = grid(lives)
@@ -92,9 +91,32 @@ def _moments(measured: Measured, run: Run, prediction: Prediction) -> Floats:
         seen = (tokens > 0) & np.isfinite(prices[:, i])
         part = slice(first, first + size)
         batch, context = loads.batch[:, part].mean(axis=1), loads.context_tokens[:, part].mean(axis=1)
-        rows.append(np.stack([tokens, spent, prices[:, i], batch, context], axis=1)[seen])
+        prompts = _prompts(run, (run.rank >= first) & (run.rank < first + size), at_s)
+        rows.append(np.stack([tokens, spent, prices[:, i], batch, context, prompts], axis=1)[seen])
         first += size
     return np.concatenate(rows)
+
+
+def prompts_ms(table: Floats) -> float:
+    """By how much steps with prompts under way lengthen the mean time between tokens beyond what the others take.
+
+    The excess over the price of all stretches less that of those in which no request of the instance was between being
+    sent and its first token; NaN where fewer than a twentieth of the tokens came in such stretches.
+    """
+    tokens, excess = table[:, 0], table[:, 1] - table[:, 0] * table[:, 2]
+    quiet = table[:, 5] == 0
+    if tokens[quiet].sum() < 0.05 * tokens.sum() or tokens[quiet].sum() < LEAST_TOKENS:
+        return math.nan
+    return float(excess.sum() / tokens.sum() - excess[quiet].sum() / tokens[quiet].sum())
+
+
+def _prompts(run: Run, mine: Chosen, at_s: Floats) -> Floats:
+    """How many requests were between being sent and their first token in each stretch."""
+    chosen = run.answered & mine & np.isfinite(run.sent_s)
+    half = (at_s[1] - at_s[0]) / 2
+    begun = np.searchsorted(np.sort(run.sent_s[chosen]), at_s + half, side="right")
+    ended = np.searchsorted(np.sort(run.first_s[chosen]), at_s - half, side="left")
+    return np.asarray(begun - ended, dtype=np.float64)
 
 
 def _ends_s(run: Run) -> Floats:

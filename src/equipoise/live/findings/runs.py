@@ -12,8 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from equipoise.errors import InputError
-from equipoise.live.about import About, read_about
-from equipoise.live.rows import ANSWERED, read_table, table_path
+from equipoise.live.about import About
+from equipoise.live.parts import read_folder
+from equipoise.live.rows import ANSWERED, table_path
 from equipoise.traces.trace import Trace
 from equipoise.types import Floats, Ints
 
@@ -22,7 +23,7 @@ __all__ = ["Chosen", "LiveRuns", "Run", "build_runs", "outcomes", "read_runs"]
 Chosen = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One policy, one repeat.
 
@@ -60,14 +61,14 @@ class Run:
     gap_ms: Floats
     gap_of: Ints
 
-    @property
+    @cached_property
     def answered(self) -> Chosen:
         """bool[requests], whether its times can be used."""
         known = np.isfinite(self.intended_s) & np.isfinite(self.first_s) & np.isfinite(self.finished_s)
         found: Chosen = known & np.isin(self.outcome.astype(str), [str(o) for o in ANSWERED])
         return found
 
-    @property
+    @cached_property
     def asked(self) -> Chosen:
         """bool[requests], whether it has a row."""
         found: Chosen = self.outcome.astype(str) != ""
@@ -147,11 +148,9 @@ def read_runs(folder: str | Path) -> LiveRuns:
     InputError
         It is not such a folder, a table is broken, or no run of it is whole.
     """
-    path = Path(folder)
-    about = read_about(path)
-    tables = {name: read_table(table_path(path, name), name) for name in ("trace", "requests", "scrapes")}
-    steps = table_path(path, "steps")
-    return build_runs(about, **tables, steps=steps if steps.is_file() else None, where=str(path))
+    found = read_folder(folder)
+    steps = table_path(Path(folder), "steps") if found.steps.height else None
+    return build_runs(found.about, found.trace, found.requests, found.scrapes, steps=steps, where=str(folder))
 
 
 def build_runs(

@@ -33,8 +33,8 @@ READING = (
         "Whose interval",
         "Repeats replay the same requests, and policies take turns. Differences are taken repeat by repeat, over "
         "requests that both policies answered; Student's t over them speaks of this trace on this machine. Of one "
-        "measure, the intervals of all pairs hold at once with 95 % confidence (Bonferroni). What is said of other traffic rests on "
-        "blocks of the trace drawn again, and is wider.",
+        "measure, the intervals of all pairs hold at once with 95 % confidence (Bonferroni). What is said of other "
+        "traffic rests on blocks of the trace drawn again, and is wider.",
     ),
     (
         "Times",

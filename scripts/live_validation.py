@@ -2,12 +2,13 @@
 """A live run against an engine whose step cost is known: Dynamo's mocker, four and eight ranks, prices of our own.
 
     EQUIPOISE_DYNAMO_VENV=FOLDER python scripts/live_validation.py [--ranks 4 8] [--repeats 3] [--requests 160]
-        [--keep FOLDER] [--output docs/validation/live-dynamo.md]
+        [--keep FOLDER] [--from FOLDER] [--output docs/validation/live-dynamo.md]
 
 `scripts/install-dynamo-mocker FOLDER` makes the environment. For every number of ranks the mocker is started with a
 table that says what a step costs; `equipoise live` probes it and runs five policies in turns; `equipoise live analyse`
-predicts. Then: are the table's coefficients found again, is the mean ITL predicted, is the order right? Takes about
-five minutes for each number of ranks, and wants two cores for itself.
+predicts. Then: are the table's coefficients found again, is the mean ITL predicted, is the order right? Dynamo's own
+offline replay of the same requests and table, round robin, is held against our simulator, too. Takes about six minutes
+for each number of ranks, and wants two cores for itself. `--from` writes the page from a folder that was kept.
 """
 
 from __future__ import annotations
@@ -16,27 +17,54 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-sys.path.insert(0, str(ROOT / "tests" / "engines"))  # the processes that the tests use
+sys.path.insert(0, str(HERE.parent / "tests" / "engines"))  # the processes that the tests use
 
 BASE_MS, REQUEST_MS, TOKEN_MS = 15.0, 0.1, 4e-4
 POLICIES = ("least_batch", "least_tokens", "length_split", "dualpath", "equipoise")
 LONG, SHORT = 8000, 300
-BOUND_LEVEL, BOUND_COEFFICIENT = 0.03, 0.05
+BOUND_LEVEL, BOUND_COEFFICIENT, BOUND_OFFLINE = 0.03, 0.05, 0.03
+OFFLINE = """
+import json, sys
+from dynamo.replay import run_trace_replay
+trace, table, ranks, out = sys.argv[1:]
+engine = {"num_gpu_blocks": 16384, "block_size": 64, "max_num_seqs": 64}
+engine["timing_model"] = {"type": "external", "provider": "dynamo_profile", "config": {"path": table}}
+report = run_trace_replay(
+    trace, extra_engine_args={"dp_size": int(ranks), "engine": engine}, num_workers=1, router_mode="round_robin",
+    trace_block_size=64,
+)
+json.dump(report if isinstance(report, dict) else report.to_dict(), open(out, "w"), default=str)
+"""
 
 
-def table(folder: Path, venv: Path) -> Path:
+@dataclass(frozen=True)
+class Files:
+    """What one number of ranks needs and leaves."""
+
+    folder: Path
+    ranks: int
+
+    @property
+    def live(self) -> Path:
+        """The folder of the live run."""
+        return self.folder / f"dp{self.ranks}"
+
+    def of(self, name: str) -> Path:
+        """A file beside it."""
+        return self.folder / f"dp{self.ranks}-{name}"
+
+
+def write_table(path: Path, venv: Path) -> None:
     """What a step costs, as the mocker takes it: by resident tokens and mean length, on a grid fine enough to read."""
     code = f"""
 import numpy as np, sys
@@ -45,14 +73,11 @@ itl = {BASE_MS} + {REQUEST_MS} * kv[:, None] / ctx[None, :] + {TOKEN_MS} * kv[:,
 np.savez(sys.argv[1], prefill_isl=np.array([1.0, 1e5]), prefill_ttft_ms=np.array([0.1, 0.2]),
          decode_active_kv_tokens=kv, decode_context_length=ctx, decode_itl=itl)
 """
-    path = folder / "cost.npz"
     subprocess.run([str(venv / "bin" / "python"), "-c", code, str(path)], check=True)
-    return path
 
 
-def known_cost(folder: Path) -> Path:
+def write_cost(path: Path) -> None:
     """The same as a cost file: what the policies decide by."""
-    path = folder / "known.toml"
     path.write_text(
         f"""schema = "equipoise.step-cost/1"
 name = "known"
@@ -67,66 +92,114 @@ per_100k_context = {1e8 * TOKEN_MS}
 """,
         "utf-8",
     )
-    return path
 
 
-def trace(folder: Path, ranks: int, requests: int) -> Path:
+def write_trace(path: Path, ranks: int, requests: int) -> None:
     """A quarter long prompts, the rest short ones; about eight requests a rank at a time."""
     rng = np.random.default_rng(7)
-    per_s = 2.8 * ranks
-    at_s = np.sort(rng.uniform(0, requests / per_s, requests))
-    long = rng.random(requests) < 0.25
-    rows = [
-        {"timestamp": float(t), "prompt_tokens": int(n), "output_tokens": int(o)}
-        for t, n, o in zip(
-            at_s, np.where(long, LONG, SHORT) + rng.integers(0, 200, requests), rng.integers(80, 160, requests), strict=True
-        )
-    ]
-    path = folder / "mixture.jsonl"
+    at_s = np.round(np.sort(rng.uniform(0, requests / (2.8 * ranks), requests)), 3)
+    prompts = np.where(rng.random(requests) < 0.25, LONG, SHORT) + rng.integers(0, 200, requests)
+    columns = zip(at_s.tolist(), prompts.tolist(), rng.integers(80, 160, requests).tolist(), strict=True)
+    rows = [{"arrival_s": t, "context_tokens": n, "output_tokens": o} for t, n, o in columns]
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
-    return path
 
 
-async def run(ranks: int, repeats: int, requests: int, folder: Path) -> dict[str, Any]:
-    """One number of ranks: start, probe, run, analyse."""
+def write_mooncake(path: Path, trace: Path) -> None:
+    """The trace as Dynamo's replay reads it; no two prompts share a block."""
+    lines, block = [], 0
+    for row in map(json.loads, trace.read_text("utf-8").splitlines()):
+        blocks = -(-row["context_tokens"] // 64)
+        one = {"timestamp": round(1000 * row["arrival_s"]), "input_length": row["context_tokens"]}
+        one |= {"output_length": row["output_tokens"], "hash_ids": list(range(block, block + blocks))}
+        lines.append(json.dumps(one) + "\n")
+        block += blocks
+    path.write_text("".join(lines), "utf-8")
+
+
+async def run(files: Files, repeats: int, requests: int) -> None:
+    """One number of ranks: start, probe, run, replay offline."""
     import aiohttp
     from dynamo_processes import dynamo, environment
 
-    folder.mkdir(parents=True, exist_ok=True)
-    live = folder / f"dp{ranks}"
-    processes = Path(tempfile.mkdtemp(dir=folder))
+    files.folder.mkdir(parents=True, exist_ok=True)
+    table, cost, trace = files.of("cost.npz"), files.of("known.toml"), files.of("mixture.jsonl")
+    write_table(table, environment())
+    write_cost(cost)
+    write_trace(trace, files.ranks, requests)
+    processes = Path(tempfile.mkdtemp(dir=files.folder))
+    options = ("--planner-profile-data", str(table))
     async with (
         aiohttp.ClientSession() as session,
-        dynamo(processes, ranks, session, "--planner-profile-data", str(table(processes, environment()))) as (url, system),
+        dynamo(processes, files.ranks, session, *options) as (url, system),
     ):
-        arguments = ["live", "--url", f"{url};metrics={system}", "--engine", "dynamo", "--dp-size", str(ranks)]
-        arguments += ["--trace", str(trace(processes, ranks, requests)), "--policies", ",".join(POLICIES)]
-        arguments += ["--repeats", str(repeats), "--cost", str(known_cost(processes)), "--output-dir", str(live)]
+        await gauges(session, url, system)
+        arguments = ["live", "--url", f"{url} metrics_url={system}", "--engine", "dynamo"]
+        arguments += ["--dp-size", str(files.ranks), "--trace", str(trace), "--policies", ",".join(POLICIES)]
+        arguments += ["--repeats", str(repeats), "--cost", str(cost), "--output-dir", str(files.live)]
         arguments += ["--token-ids", "10:900", "--max-batch", "64", "--on-failure", "degrade"]
-        await command(*arguments)
-    await command("live", "analyse", str(live), "--measure", "itl_ms.mean,ttft_ms.mean,end_to_end_ms.mean,tpot_ms.mean")
-    return json.loads((live / "analysis.json").read_text("utf-8"))
+        await command(sys.executable, "-m", "equipoise", *arguments)
+    write_mooncake(files.of("mooncake.jsonl"), trace)
+    python = str(environment() / "bin" / "python")
+    given = (str(files.of("mooncake.jsonl")), str(table), str(files.ranks), str(files.of("offline.json")))
+    await command(python, "-c", OFFLINE, *given)
+
+
+async def gauges(session: Any, url: str, system: str) -> None:
+    """Wait until the mocker shows its loads: a moment after its first request."""
+    body = {"model": "tiny", "prompt": [10], "max_tokens": 1}
+    async with session.post(url + "/v1/completions", json=body) as response:
+        await response.read()
+    for _ in range(300):
+        async with session.get(system + "/metrics") as response:
+            if "vllm:num_requests_running{" in await response.text():
+                return
+        await asyncio.sleep(0.1)
+    raise SystemExit("the mocker shows no loads")
 
 
 async def command(*arguments: str) -> None:
-    """Run one command of the package; what it prints is shown."""
-    env = {**os.environ, "COLUMNS": "100"}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "equipoise", *arguments, env=env)
+    """Run a command; what it prints is shown."""
+    process = await asyncio.create_subprocess_exec(*arguments, env={**os.environ, "COLUMNS": "100"})
     if await process.wait():
-        raise SystemExit(f"equipoise {arguments[0]} ended with {process.returncode}")
+        raise SystemExit(f"{' '.join(arguments[:4])} ... ended with {process.returncode}")
+
+
+def offline(files: Files) -> tuple[float, float]:
+    """Mean TPOT, ms: Dynamo's offline replay, and our simulator of the same requests, table and round robin."""
+    from equipoise import Pool, simulate, traces
+    from equipoise.cost import load
+
+    theirs = json.loads(files.of("offline.json").read_text("utf-8"))["summary"]["mean_tpot_ms"]
+    trace = traces.read(files.of("mixture.jsonl"))
+    pool, cost = Pool(ranks=files.ranks, max_batch=64), load(str(files.of("known.toml")))
+    result = simulate(trace, pool, "round_robin", cost, warmup_turnovers=0.0)
+    frame = result.requests_frame()
+    spent = (frame["ended_s"] - frame["first_token_s"]).to_numpy()
+    return float(theirs), float(np.mean(1000 * spent / (frame["tokens"].to_numpy() - 1)))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--requests", type=int, default=160)
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--keep", type=Path, help="folder for everything that is measured")
+    parser.add_argument("--from", dest="kept", type=Path, help="write the page from such a folder")
+    parser.add_argument("--output", type=Path, help="Markdown page")
     options = parser.parse_args()
-    folder = options.keep or Path(tempfile.mkdtemp())
-    for ranks in options.ranks:
-        asyncio.run(run(ranks, options.repeats, options.requests, folder))
+    folder = (options.kept or options.keep or Path(tempfile.mkdtemp())).resolve()
+    all_files = [Files(folder, ranks) for ranks in options.ranks]
+    if options.kept is None:
+        for files in all_files:
+            asyncio.run(run(files, options.repeats, options.requests))
+    from live_page import page
+
+    text = page(all_files, offline)
+    if options.output:
+        options.output.write_text(text, "utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

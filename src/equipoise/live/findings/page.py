@@ -12,7 +12,7 @@ from equipoise.live.findings.analysis import Agreement, Analysis
 from equipoise.live.findings.gap_words import agreement_words
 from equipoise.live.findings.numbers import MEASURES
 from equipoise.live.findings.residuals import Region
-from equipoise.live.findings.sentences import amount, finding_words, short_words, traffic_words
+from equipoise.live.findings.sentences import amount, pair_sentences, short_words
 from equipoise.live.findings.tables import headlines, subtitle
 from equipoise.report.board import Board, paint
 from equipoise.report.numbers import MISSING
@@ -111,15 +111,14 @@ def render(analysis: Analysis) -> str:
     return paint("live.html.j2", context, board, styles)
 
 
-def _verdicts(analysis: Analysis) -> list[tuple[str, str]]:
-    """Headline measures, sentence by sentence; the prediction after them."""
-    found = []
+def _verdicts(analysis: Analysis) -> list[tuple[str, list[str]]]:
+    """Headline measures, each with what is shown of every pair."""
+    found: dict[str, list[str]] = {}
     for name in headlines(analysis):
-        for f in analysis.of(name):
-            more = traffic_words(f)
-            what, _, rest = finding_words(f).partition(": ")
-            found.append((what, f"{rest}{f'; {more}' if more else ''}."))
-    return found
+        for sentence in pair_sentences(analysis.of(name)):
+            what, _, rest = sentence.partition(": ")
+            found.setdefault(what, []).append(rest)
+    return list(found.items())
 
 
 def _pair_table(analysis: Analysis) -> dict[str, Any]:

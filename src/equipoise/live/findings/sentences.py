@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from equipoise.live.findings.numbers import Measure
 from equipoise.live.findings.pairs import Finding
 from equipoise.live.findings.repeats import MOST, Resolve
 from equipoise.study.statistics import Interval
 
-__all__ = ["amount", "bounds", "finding_words", "needed_words", "short_words", "size", "traffic_words"]
+__all__ = [
+    "amount",
+    "bounds",
+    "finding_words",
+    "needed_words",
+    "pair_sentences",
+    "short_words",
+    "size",
+    "traffic_words",
+]
 
 
 def finding_words(f: Finding) -> str:
@@ -28,6 +38,20 @@ def finding_words(f: Finding) -> str:
         return f"{what}: {f.a} and {f.b} are shown equal within {_margin(f)} ({bounds(f)})"
     within = f", within the margin of {_margin(f)}" if f.within_margin else ""
     return f"{what}: {f.a} is {size(f)} {verdict} than {f.b} ({bounds(f)}){within}"
+
+
+def pair_sentences(findings: Sequence[Finding]) -> list[str]:
+    """All pairs of one measure, with what is said of other traffic; one sentence where no pair has an interval."""
+    if len(findings) > 1 and all(f.verdict == "no_interval" for f in findings):
+        values = {f.a: _mean(f.values_a) for f in findings} | {f.b: _mean(f.values_b) for f in findings}
+        listed = ", ".join(f"{p} {amount(findings[0].measure, v)}" for p, v in values.items())
+        why = "one repeat gives" if len(findings[0].values_a) == 1 else "these repeats give"
+        return [f"{_what(findings[0].measure)}: {why} no interval; {listed}."]
+    found = []
+    for f in findings:
+        more = traffic_words(f)
+        found.append(f"{finding_words(f)}{f'; {more}' if more else ''}.")
+    return found
 
 
 def traffic_words(f: Finding) -> str:

@@ -14,7 +14,7 @@ from equipoise.live.findings.analysis import Analysis, PolicyNumbers
 from equipoise.live.findings.gap import Gap
 from equipoise.live.findings.gap_words import agreement_words
 from equipoise.live.findings.numbers import MEASURES
-from equipoise.live.findings.sentences import amount, finding_words, traffic_words
+from equipoise.live.findings.sentences import amount, pair_sentences
 from equipoise.live.findings.writing import JSON, PAGE
 from equipoise.report.run_tables import paragraph
 from equipoise.report.tables import plain_table
@@ -68,9 +68,8 @@ def print_analysis(analysis: Analysis, folder: Path, console: Console, *, html: 
         _numbers(console, found)
     _failures(console, analysis)
     for name in headlines(analysis):
-        for f in analysis.of(name):
-            more = traffic_words(f)
-            paragraph(console, f"{finding_words(f)}{f'; {more}' if more else ''}.")
+        for sentence in pair_sentences(analysis.of(name)):
+            paragraph(console, sentence)
         console.print()
     paragraph(console, _legend(analysis), "dim")
     console.print()

@@ -225,7 +225,7 @@ PUBLIC = (
         "report",
         "fleet",
     ),
-    *("calibrate", "calibrate.readers", "control", "router", "engines", "serve", "serve.envoy"),
+    *("calibrate", "calibrate.readers", "control", "router", "engines", "serve", "serve.envoy", "live"),
 )
 
 

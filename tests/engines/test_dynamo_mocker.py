@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dynamo_processes import dynamo, environment
+from dynamo_processes import cost_table, dynamo, environment
 
 from equipoise.engines import EngineInstance, TokenCounter, get, rank_reports
 from equipoise.engines.dynamo import read_frontend, read_workers
@@ -122,20 +121,6 @@ def test_pins_loads_and_counts(tmp_path: Path) -> None:
             await client.get(target.urls[0] + "/no-such-page")
 
     served(tmp_path, test)
-
-
-def cost_table(folder: Path) -> Path:
-    """Step time = 10 ms + 0.02 ms a request + 0.1 us a token, as the mocker takes it: by tokens and mean length."""
-    code = """
-import numpy as np, sys
-kv = np.array([0, 1e3, 1e4, 1e5, 1e6]); ctx = np.array([1, 10, 100, 1e3, 1e4, 1e5])
-itl = 10 + 0.02 * kv[:, None] / ctx[None, :] + 1e-4 * kv[:, None]
-np.savez(sys.argv[1], prefill_isl=np.array([1, 1e5]), prefill_ttft_ms=np.array([1.0, 2.0]),
-         decode_active_kv_tokens=kv, decode_context_length=ctx, decode_itl=itl)
-"""
-    path = folder / "cost.npz"
-    subprocess.run([str(environment() / "bin" / "python"), "-c", code, str(path)], check=True)
-    return path
 
 
 def test_ranks_are_in_lock_step(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.live.wire import AnswerReader, Connections
+from equipoise.live.answer_reader import AnswerReader
+from equipoise.live.wire import Connections
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 

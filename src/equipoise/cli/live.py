@@ -187,6 +187,7 @@ def live(
         raise InputError(
             "holds a live run already", where=str(output_dir), fix="use --resume, or another folder"
         )
+    from equipoise import cost as costs
     from equipoise.engines import names
     from equipoise.engines.workers import parse_line
     from equipoise.traces import load
@@ -195,6 +196,7 @@ def live(
         raise InputError(f"no engine is called {engine!r}", where="--engine", fix=nearest(engine, names()))
     chosen = split(policies, "--policies")
     _check_policies(chosen)
+    costs.load(cost)
     from equipoise.live.plan import scaled
     from equipoise.traces.resolve import preset_of
 
@@ -280,7 +282,7 @@ def _run(plan: LivePlan, folder: Path, about: About | None, *, quiet: bool) -> A
         return await runner.run()
 
     try:
-        with progress("live", "requests of the run", quiet=quiet) as tell:
+        with progress("live", "requests", quiet=quiet) as tell:
             found = _loop()(main(tell))
     except asyncio.CancelledError:
         found = None

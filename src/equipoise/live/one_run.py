@@ -100,14 +100,14 @@ class OneRun:
     _in_a_row: int = 0
     _task: asyncio.Task[None] | None = None
 
-    async def run(self, about: RunAbout, tell: Callable[[int, int], None]) -> None:
+    async def run(self, about: RunAbout, tell: Callable[[int], None]) -> None:
         """Run it; rows go to the parts of the folder, what is to be said of it into `about`.
 
         Parameters
         ----------
         about : RunAbout
         tell : callable
-            Told how many requests have ended, and how many there are.
+            Told how many requests have ended.
         """
         plan, found = self.plan, self.found
         router = router_of(plan, about.policy, found, about.seed)
@@ -122,7 +122,7 @@ class OneRun:
             writer.add(row)
             about.requests += 1
             about.failed += row.outcome not in ANSWERED
-            tell(about.requests, len(self.trace))
+            tell(about.requests)
             self._judge(row)
 
         driver = RecordingDriver(

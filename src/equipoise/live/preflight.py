@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import aiohttp
 import numpy as np
 
-from equipoise.engines import Client
+from equipoise.engines import Client, Observation
 from equipoise.errors import EngineError, InputError
 from equipoise.live.about import InstanceAbout
+from equipoise.live.asks import body
 from equipoise.live.plan import LivePlan
 from equipoise.live.prompts import Prompts, Wording
 from equipoise.live.rows import ANSWERED, Outcome
 from equipoise.live.sender import Prepared, Sender
-from equipoise.serve.targets import Target, targets_of
+from equipoise.serve.targets import Node, Target, targets_of
 from equipoise.traces.trace import Trace
 
 __all__ = ["Found", "find", "fitting", "learn_wording", "try_pins"]
 
+WAKE_S = 6.0
+"""How long an engine that shows no loads may take until it does, once it has been sent a request."""
 WORDING_WORDS = (40, 240)
 """Words of the two prompts that an engine's tokenizer is learnt from."""
 
@@ -50,7 +55,7 @@ class Found:
     notes: tuple[str, ...]
 
 
-async def find(plan: LivePlan, client: Client) -> Found:
+async def find(plan: LivePlan, client: Client, session: aiohttp.ClientSession) -> Found:
     """Ask every address of an engine for its ranks, its model and its limits.
 
     Raises
@@ -65,16 +70,14 @@ async def find(plan: LivePlan, client: Client) -> Found:
         kv_capacity_tokens=plan.kv_capacity_tokens,
         max_batch=plan.max_batch,
     )
+    model, longest = await _model(plan, client, targets[0].url)
     notes: list[str] = []
     instances = []
     for target in targets:
         capacities, batches = set(), set()
         for node in target.nodes:
             url = node.engine.urls[0]
-            try:
-                seen = await client.observe(node.engine, node.adapter)
-            except InputError as error:
-                raise EngineError(str(error)) from error
+            seen = await _seen(plan, client, session, node, model)
             workers = {worker for one in seen for worker in one.workers}
             if node.engine.kind == "dynamo" and not node.engine.worker_id:
                 if len(workers) != 1:
@@ -107,7 +110,6 @@ async def find(plan: LivePlan, client: Client) -> Found:
                 max_batch=plan.max_batch or _least(batches),
             )
         )
-    model, longest = await _model(plan, client, targets[0].url)
     for one in instances:
         if one.kv_capacity_tokens is not None:
             longest = min(longest, one.kv_capacity_tokens)
@@ -121,6 +123,40 @@ async def find(plan: LivePlan, client: Client) -> Found:
     )
 
 
+async def _seen(
+    plan: LivePlan, client: Client, session: aiohttp.ClientSession, node: Node, model: str
+) -> tuple[Observation, ...]:
+    """One look at an address; an engine that has served nothing yet may show nothing, and is sent a small request."""
+    end_s: float | None = None
+    while True:
+        try:
+            return await client.observe(node.engine, node.adapter)
+        except InputError as error:
+            raise EngineError(str(error)) from error
+        except EngineError:
+            if end_s is None:
+                end_s = time.monotonic() + WAKE_S
+                await _wake(plan, session, node.engine.urls[0], model)
+            if time.monotonic() > end_s:
+                raise
+            await asyncio.sleep(WAKE_S / 20)
+
+
+async def _wake(plan: LivePlan, session: aiohttp.ClientSession, url: str, model: str) -> None:
+    prompt = b'"the"' if plan.prompts == "text" else b"[%d]" % plan.token_ids[0]
+    headers = {"Content-Type": "application/json"}
+    if plan.worker_key:
+        headers["Authorization"] = f"Bearer {plan.worker_key}"
+    data = body(plan.route, model, prompt, 1, engine=plan.engine)
+    try:
+        async with session.post(
+            url + plan.route, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=plan.timeout_s)
+        ) as answer:
+            await answer.read()
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return  # the next look says what is wrong
+
+
 def _least(values: set[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return min(known) if known and len(known) == len(values) else None
@@ -129,13 +165,18 @@ def _least(values: set[int | None]) -> int | None:
 async def _model(plan: LivePlan, client: Client, url: str) -> tuple[str, int]:
     """Name of the model, and the longest context it takes."""
     try:
-        listed = json.loads(await client.get(url + "/v1/models"))["data"]
+        page = await client.get(url + "/v1/models")
+        listed = json.loads(page)["data"]
         names = [str(one["id"]) for one in listed]
         limits = [one.get("max_model_len") for one in listed]
-    except (EngineError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except EngineError:
         if plan.model:
             return plan.model, 1 << 40
-        raise EngineError(f"{url}/v1/models names no model ({str(error)[:80]}): give --model.") from error
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if plan.model:
+            return plan.model, 1 << 40
+        raise EngineError(f"{url}/v1/models is no list of models: give --model.") from error
     if plan.model and plan.model not in names:
         raise EngineError(
             f"{url} serves {', '.join(names[:4]) or 'no model'}, not {plan.model!r}: give --model."

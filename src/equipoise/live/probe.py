@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,12 @@ from equipoise.serve.targets import Target
 
 __all__ = ["Stage", "run_probe", "stages"]
 
-TOKENS = 40
+TOKENS = 48
 """Each request of a stage generates so many: as many steps, nearly, at that load."""
-LARGEST_BATCH = 32
+LARGEST_BATCH = 64
 """Of a rank, unless the plan goes beyond it."""
+SHORTEST_PROMPT = 16
+"""Tokens of the prompts under which a batch costs nearly nothing but its requests."""
 PROMPT_TOKENS = 400_000
 """All prompts of a stage and instance together stay below: a probe is not to prefill for minutes."""
 PROBE = "probe"
@@ -43,8 +45,8 @@ class Stage:
 def stages(plan: LivePlan, instance: InstanceAbout, longest_tokens: int) -> list[Stage]:
     """Loads that tell the price of a request from that of a context token, and a sum from a maximum.
 
-    Batches go up to what the plan will reach, prompts are the 10th, 50th and 90th percentile of the trace. Every pair
-    of them once with the same load on all ranks, then a few with one rank that is heavier than the others.
+    Batches go up to what the plan will reach; prompts are very short ones, and the 50th and 90th percentile of the
+    trace. Every pair of them once with the same load on all ranks, then a few with one rank heavier than the others.
     """
     ranks = instance.ranks
     top = LARGEST_BATCH
@@ -52,11 +54,12 @@ def stages(plan: LivePlan, instance: InstanceAbout, longest_tokens: int) -> list
         top = max(-(-3 * plan.concurrency // (2 * ranks * len(plan.workers))), 4)
     top = min(top, instance.max_batch or top)
     most = min(longest_tokens, instance.kv_capacity_tokens or longest_tokens) - TOKENS - 1
-    lengths = np.quantile(plan.trace.context_tokens, [0.1, 0.5, 0.9], method="nearest").tolist()
-    prompts = sorted({max(min(int(n), most), 1) for n in lengths})
-    if len(prompts) == 1:  # all the same: without others there is nothing to tell a token's price from
-        prompts = sorted({max(prompts[0] // 4, 1), prompts[0], max(min(prompts[0] * 2, most), 1)})
-    batches = sorted({1, max(top // 4, 1), max(top // 2, 1), top})
+    middle, long = np.quantile(plan.trace.context_tokens, [0.5, 0.9], method="nearest").tolist()
+    # A factor of 16 at least: with contexts alike a token's price could not be told from a request's.
+    prompts = sorted(
+        {max(min(int(n), most), 1) for n in (SHORTEST_PROMPT, middle, max(long, 16 * SHORTEST_PROMPT))}
+    )
+    batches = sorted({1, max(top // 4, 1), top})
 
     def fits(batch: int, prompt: int, width: int) -> int:
         capacity = instance.kv_capacity_tokens or 1 << 40
@@ -87,7 +90,6 @@ async def run_probe(
     plans: Sequence[Sequence[Stage]],
     prompts: Prompts,
     salt: int,
-    say: Callable[[int, int], None],
 ) -> None:
     """Run the stages, one after the other; instances side by side, for they do not wait for each other.
 
@@ -100,8 +102,6 @@ async def run_probe(
         One list an instance.
     prompts : Prompts
     salt : int
-    say : callable
-        Told how many stages are done, and how many there are.
     """
     number = 0
     most = max(len(one) for one in plans)
@@ -119,4 +119,3 @@ async def run_probe(
         async with asyncio.TaskGroup() as group:
             for what, place in jobs:
                 group.create_task(sender.send(what, due_s, place))
-        say(i + 1, most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -13,18 +14,15 @@ import polars as pl
 from equipoise.engines import Client
 from equipoise.errors import EngineError, EquipoiseError, InputError
 from equipoise.live.about import About, RunAbout
+from equipoise.live.before import Before
 from equipoise.live.describe import PLANNED, describe, now
-from equipoise.live.looking import RecordingDriver, drain
+from equipoise.live.looking import drain
 from equipoise.live.one_run import OneRun, router_of
-from equipoise.live.parts import PartWriter, RequestRow, collect, part_path
+from equipoise.live.parts import collect
 from equipoise.live.plan import ENGINE, LivePlan, planned
-from equipoise.live.preflight import Found, find, fitting, learn_wording, ranks_of, try_pins
-from equipoise.live.probe import PROBE, run_probe, stages
-from equipoise.live.prompts import Prompts, Wording
+from equipoise.live.preflight import Found, find, fitting, ranks_of
 from equipoise.live.rows import empty, read_table, table_path, write_table
-from equipoise.live.sender import Sender
 from equipoise.live.step_logs import steps_of_logs
-from equipoise.live.steps import steps_of
 from equipoise.live.wire import Connections
 from equipoise.serve.run import settle_collector
 from equipoise.traces.trace import Trace
@@ -50,7 +48,7 @@ class LiveRun:
     say : callable
         Takes lines for a person.
     tell : callable
-        Told how many requests of a run have ended, and how many there are.
+        Told how many requests have ended, and how many there are in all runs.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class LiveRun:
         self._say, self._tell = say, tell
         self._current: OneRun | None = None
         self._stopping = ""
-        self._unpinned = False
 
     def stop(self, why: str) -> None:
         """End it as soon as it can be; what has been measured is kept."""
@@ -104,16 +101,17 @@ class LiveRun:
         ) as session:
             client = Client(session, headers=headers)
             try:
-                found = await find(plan, client)
+                found = await find(plan, client, session)
                 trace, left_out = fitting(plan, found.longest_tokens)
                 about = self._begin(trace, found)
                 if left_out:
                     self._note(about, left_out)
                 try:
                     await self._all(about, trace, found, session, client, connections)
-                except EquipoiseError as error:
+                except BaseException as error:
                     about.state = "stopped"
-                    self._note(about, str(error))
+                    if isinstance(error, EquipoiseError):
+                        self._note(about, str(error))
                     raise
                 finally:
                     collect(self.folder)
@@ -158,21 +156,26 @@ class LiveRun:
         plan = self.plan
         await asyncio.to_thread(self._warm_router, found)
         settle_collector()
-        prompts = await self._prepare(about, trace, found, client, connections)
+        before = Before(plan, found, client, connections, lambda text: self._note(about, text))
+        prompts = await before.prompts(trace)
         if plan.probe and not table_path(self.folder, "steps").exists() and not self._stopping:
-            await self._probe(about, found, client, connections, prompts)
+            await before.probe(self.folder, prompts, self._say)
         for one in about.runs:
             if self._stopping:
                 break
-            if one.state == "done" or (self._unpinned and one.policy != ENGINE):
+            if one.state == "done" or (before.unpinned and one.policy != ENGINE):
+                one.state = "done" if one.state == "done" else "failed"
                 continue
             await self._drained(about, one, client, found)
             runner = OneRun(plan, trace, found, prompts, connections, session, client, self.folder)
             self._current = runner
-            one.started_at = now()
+            before_it = sum(other.state == "done" for other in about.runs) * len(trace)
+            total = len(about.runs) * len(trace)
+            one.started_at, one.state = now(), "stopped"  # what it stays if this process is killed
+            about.write(self.folder)
             self._say(f"run {one.order + 1} of {len(about.runs)}: {one.policy}, repeat {one.repeat + 1}")
             try:
-                await runner.run(one, self._tell)
+                await runner.run(one, partial(self._ended, before_it, total))
             finally:
                 self._current = None
                 one.state = "failed" if runner.trouble and plan.on_failure == "degrade" else "stopped"
@@ -192,6 +195,9 @@ class LiveRun:
         if self._stopping:
             self._note(about, f"Stopped: {self._stopping}.")
 
+    def _ended(self, before_it: int, total: int, done: int) -> None:
+        self._tell(before_it + done, total)
+
     def _warm_router(self, found: Found) -> None:
         """Compile or load what decides, before a request waits for it."""
         from equipoise.router import Arrival
@@ -203,89 +209,6 @@ class LiveRun:
                 if lease is not None:
                     router.tokens(time.monotonic(), lease, 1)
                     router.finished(time.monotonic(), lease)
-
-    # -- before the runs -----------------------------------------------------------------------------------------
-
-    def _sender(
-        self, found: Found, connections: Connections, keep: Callable[[RequestRow], None], name: str
-    ) -> Sender:
-        plan = self.plan
-        start_s = time.monotonic()
-        driver = RecordingDriver(
-            router_of(plan, ENGINE, found, 0),
-            list(found.targets),
-            label=(name, 0),
-            start_s=start_s,
-            keep=lambda row: None,
-        )
-        return Sender(
-            driver,
-            connections,
-            engine=plan.engine,
-            route=plan.route,
-            model=found.model,
-            timeout_s=plan.timeout_s,
-            start_s=start_s,
-            label=(name, 0, -1),
-            done=keep,
-            key=plan.worker_key,
-        )
-
-    async def _prepare(
-        self, about: About, trace: Trace, found: Found, client: Client, connections: Connections
-    ) -> Prompts:
-        """Learn how text is counted, try the pins, warm the engine."""
-        plan = self.plan
-        sender = self._sender(found, connections, lambda row: None, "warm-up")
-        wording = None
-        if plan.prompts == "text":
-            words = Prompts(trace, wording=Wording())
-            wording = await learn_wording(plan, found, sender, words)
-            self._note(
-                about, f"A prompt of n words has {wording.fixed:g} + {wording.per_word:g} n tokens here."
-            )
-        prompts = Prompts(trace, ids=plan.token_ids, prefixes=plan.prefixes, wording=wording)
-        if all(policy == ENGINE for policy in plan.policies) and not plan.probe:
-            return prompts
-        salt = (1 << 32) + int(time.time())  # of an earlier try in the same engine nothing is left to meet
-        refused = await try_pins(plan, found, sender, prompts, salt, plan.warmup_requests)
-        if refused and (plan.on_failure == "stop" or ENGINE not in plan.policies):
-            raise EngineError(f"{refused}: without pins only --policies {ENGINE} can be measured.")
-        if refused:
-            self._unpinned = True
-            self._note(about, f"Only the engine's own choice is measured: {refused}.")
-            for one in about.runs:
-                if one.policy != ENGINE:
-                    one.state = "failed"
-        return prompts
-
-    async def _probe(
-        self, about: About, found: Found, client: Client, connections: Connections, prompts: Prompts
-    ) -> None:
-        """Measure steps under known loads."""
-        left = await drain(client, found.targets, self.plan.drain_timeout_s)
-        if left:
-            self._note(about, f"The engine was not empty before the probe: {left} requests.")
-        writer = PartWriter(self.folder, PROBE)
-        sender = self._sender(found, connections, writer.add, PROBE)
-        plans = [stages(self.plan, one, found.longest_tokens) for one in about.engine.instances]
-        self._say(f"probe: {max(len(one) for one in plans)} loads")
-        salt = (1 << 33) + int(time.time())
-        try:
-            await run_probe(sender, found.targets, plans, prompts, salt, self._tell)
-        finally:
-            writer.close()
-            collect(self.folder)
-        rows = read_table(part_path(self.folder, PROBE, "requests"), "requests")
-        steps = steps_of(rows, [(one.name, one.ranks) for one in about.engine.instances], PROBE)
-        write_table(table_path(self.folder, "steps"), "steps", steps)
-        answered = rows.filter(pl.col("finished_s").is_not_null())
-        if len(answered) < len(rows):
-            self._note(about, f"{len(rows) - len(answered)} of {len(rows)} requests of the probe failed.")
-        if steps.is_empty():
-            self._note(
-                about, "The probe shows no single step: the engine bundles tokens, or nothing was answered."
-            )
 
     # -- between the runs ----------------------------------------------------------------------------------------
 

@@ -180,6 +180,8 @@ def test_a_run_is_resumed_where_it_stopped(tmp_path: Path, monkeypatch: pytest.M
     assert rows.group_by("order").len().sort("order")["len"].to_list() == [30] * 4
     assert set(rows["outcome"]) == {"ok"}
     assert again.runs[1].attempts == 2
+    assert about.notes == ["Stopped: enough."]
+    assert again.notes == []
 
 
 def test_a_killed_run_keeps_every_finished_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +201,90 @@ def test_a_killed_run_keeps_every_finished_row(tmp_path: Path, monkeypatch: pyte
     assert killed.requests["itl_ms"].to_list() == [[1.5]] * 3
     assert killed.requests.schema == whole.requests.schema
     assert killed.scrapes.equals(whole.scrapes)
+
+
+@pytest.mark.parametrize("prompts", ["ids", "text"])
+def test_sglang_s_own_route_names_the_rank_in_the_body(
+    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = some_trace()
+    _, engine = run_live(tmp_path, monkeypatch, trace, kind="sglang", route="/generate", prompts=prompts)
+    rows = rows_of(tmp_path).sort("request")
+    assert set(rows["outcome"]) == {"ok"}
+    assert rows["prompt_tokens"].to_list() == trace.context_tokens.tolist()
+    assert rows["output_tokens"].to_list() == trace.output_tokens.tolist()
+    assert {body["routed_dp_rank"] for body in engine.bodies_seen} == {0, 1, 2}
+    assert all(("text" in body) == (prompts == "text") for body in engine.bodies_seen)
+
+
+def test_words_where_an_engine_takes_no_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer that makes two tokens of a word and adds one: learnt, and odd lengths are as near as can be."""
+    from equipoise.testing.mock_engine import requests
+
+    inner = requests._prompt_tokens
+    monkeypatch.setattr(requests, "_prompt_tokens", lambda *what: 1 + 2 * inner(*what))
+    trace = some_trace(40)
+    trace.context_tokens[::2] += 1
+    about, _ = run_live(tmp_path, monkeypatch, trace, prompts="text")
+    rows = rows_of(tmp_path).sort("request")
+    planned = trace.context_tokens
+    assert (np.abs(rows["prompt_tokens"].to_numpy() - planned) <= 1).all()
+    assert (rows["outcome"].to_numpy() == np.where(planned % 2 == 1, "ok", "wrong_length")).all()
+    assert any("1 + 2 n tokens" in note for note in about.notes)
+
+
+def test_several_instances_are_one_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from live_cases import plan_for
+    from virtual_time import run_virtually
+
+    from equipoise.engines import WorkerSpec
+    from equipoise.live.run import LiveRun
+    from equipoise.testing.mock_engine import MockEngine
+
+    trace = some_trace(80, gap_s=0.01)
+
+    async def main() -> Any:
+        async with MockEngine("vllm", ranks=2) as a, MockEngine("vllm", ranks=3, ports="per-rank") as b:
+            workers = (
+                WorkerSpec(a.url),
+                *(WorkerSpec(url, instance="b", ranks=1, first_rank=i) for i, url in enumerate(b.urls)),
+            )
+            plan = plan_for(a, trace, workers=workers, policies=("least_batch", "engine"), probe=True)
+            await asyncio.sleep(0)
+            return await LiveRun(plan, tmp_path).run()
+
+    about = run_virtually(main(), monkeypatch)
+    assert [(one.ranks, one.name) for one in about.engine.instances] == [
+        (2, about.engine.instances[0].url),
+        (3, "b"),
+    ]
+    found = read_folder(tmp_path)
+    assert set(found.requests["outcome"]) == {"ok"}
+    pinned = found.requests.filter(pl.col("policy") == "least_batch")
+    assert set(pinned.select("instance", "rank").unique().iter_rows()) == {
+        (about.engine.instances[0].name, 0),
+        (about.engine.instances[0].name, 1),
+        ("b", 0),
+        ("b", 1),
+        ("b", 2),
+    }
+    assert set(found.scrapes.filter(pl.col("instance") == "b")["rank"]) == {0, 1, 2}
+    assert set(found.steps["instance"]) == {0, 1}
+    assert set(found.steps.filter(pl.col("instance") == 1)["rank"]) == {0, 1, 2}
+
+
+def test_step_logs_are_read_beside_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "steps.csv"
+    lines = "\n".join(f"{i},0,4,{1000 + i},9.5" for i in range(5))
+    log.write_text(f"step,rank,batch,context_tokens,time_ms\n{lines}\n")
+    folder = tmp_path / "live"
+    run_live(folder, monkeypatch, some_trace(6), step_logs=(str(log),))
+    steps = read_folder(folder).steps
+    assert steps["source"].to_list() == ["log"] * 5
+    assert steps["time_ms"].to_list() == pytest.approx([9.5] * 5)
+    log.write_text("nothing of the kind")
+    about, _ = run_live(tmp_path / "bad", monkeypatch, some_trace(6), step_logs=(str(log),))
+    assert about.state == "complete"
+    assert any("step logs cannot be used" in note for note in about.notes)

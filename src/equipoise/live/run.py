@@ -31,6 +31,8 @@ from equipoise.traces.writing import write as write_trace
 __all__ = ["LiveRun"]
 
 AGAIN_S = 0.5
+STOPPED = "Stopped: "
+"""Begins the note on why it ended before its end; a run that is resumed forgets it."""
 Say = Callable[[str], None]
 Tell = Callable[[int, int], None]
 
@@ -111,7 +113,7 @@ class LiveRun:
                 except BaseException as error:
                     about.state = "stopped"
                     if isinstance(error, EquipoiseError):
-                        self._note(about, str(error))
+                        self._note(about, f"{STOPPED}{error}")
                     raise
                 finally:
                     collect(self.folder)
@@ -136,6 +138,7 @@ class LiveRun:
             write_trace(trace, self.folder / PLANNED)
             write_table(table_path(self.folder, "trace"), "trace", planned(trace))
         about.state = "running"
+        about.notes = [note for note in about.notes if not note.startswith(STOPPED)]
         about.write(self.folder)
         ranks = ranks_of(found.targets)
         self._say(
@@ -193,7 +196,7 @@ class LiveRun:
         done = all(one.state in ("done", "failed") for one in about.runs) and not self._stopping
         about.state = "complete" if done else "stopped"
         if self._stopping:
-            self._note(about, f"Stopped: {self._stopping}.")
+            self._note(about, f"{STOPPED}{self._stopping}.")
 
     def _ended(self, before_it: int, total: int, done: int) -> None:
         self._tell(before_it + done, total)

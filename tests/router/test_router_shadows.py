@@ -87,7 +87,7 @@ def test_its_steps_are_priced_with_saturated_tokens_and_without():
 @settings(max_examples=15)
 @given(st.integers(0, 1 << 20), st.sampled_from(POLICIES))
 def test_a_full_pool_is_full_for_shadows_too(seed, policy):
-    seen, _, router = run("least_batch", (policy,), traffic(seed), widths=(2,), capacity=2_000)
+    seen, _, router = run("least_batch", (policy,), traffic(seed)[:50], widths=(2,), capacity=2_000)
     (shadow,) = router.shadows(float(STEPS))
     assert len(seen) == shadow.same + shadow.other + shadow.waits
     for one in seen:
@@ -102,7 +102,7 @@ def test_what_it_holds_is_what_runs():
     rng = np.random.default_rng(3)
     names = []
     for k in range(200):
-        driver.now += 1.0
+        driver.now += 1.0 if k % 3 else 0.001  # looked up anew, and not
         names.append(driver.send(int(rng.integers(1, 500))))
         if k == 90:  # other ranks: shadows begin anew, with what runs where it really runs
             driver.take(

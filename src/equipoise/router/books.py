@@ -187,8 +187,8 @@ class Books:
         """Release a lease; the rank it was on, -1: on none any more, -2: there is none of that name."""
         if not 0 <= lease <= MOST_LEASE:
             return -2
-        finished_in_python = completed and (self._scribe is not None or not self.policy.compiled)
-        note = self._tables.told(lease) if finished_in_python else None
+        in_python = self._scribe is not None or (completed and not self.policy.compiled)
+        note = self._tables.told(lease) if in_python else None
         rank = calls.end(self._at, self._finished_at, lease, completed, now_s)
         if rank == -2:
             return -2
@@ -199,10 +199,10 @@ class Books:
             del self._keys[name]
         self._names[index] = self._talks[index] = None
         if note is not None:
-            if not self.policy.compiled:
+            if completed and not self.policy.compiled:
                 self._tables.tell(note)
             if self._scribe is not None:
-                self._scribe.finished(name or "", note, lease)
+                self._scribe.ended(name or "", note, lease, rank, completed=bool(completed))
         return int(rank)
 
     def _abort(self, now_s: float, key: int, reason: AbortReason) -> Abort:

@@ -140,8 +140,12 @@ class Scribe:
                 )
             )
 
-    def finished(self, request_id: str, told: Told, lease: int) -> None:
-        """A request has ended by itself."""
+    def ended(self, request_id: str, told: Told, lease: int, rank: int, *, completed: bool) -> None:
+        """A request has ended, by itself or before."""
+        if self._begun:
+            self.shadows.ended(self._router, told, lease, rank)
+        if not completed:
+            return
         if self._begun:
             self.shadows.finished(self._router, told, lease)
         done = getattr(self.sink, "finished", None)

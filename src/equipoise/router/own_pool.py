@@ -2,8 +2,9 @@
 
 It holds the same requests as the real pool, each from the moment it is dispatched to the moment it ends, with the same
 tokens; only the ranks are the shadow's. What reports show of others, limits, drains and health are those of the real
-pool. Nothing is summed up twice: a pool of its own differs from the real one by the requests that are elsewhere, and
-those are looked up, so it cannot drift.
+pool: a pool of its own differs from it by the requests that are elsewhere, and only that difference is kept. Requests
+that come and end change it at once; the tokens they have grown by are looked up every `FRESH_S`, from the ledger, so
+that nothing drifts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Living", "OwnPool"]
 
+
+FRESH_S = 0.02
+"""Less than a step takes: tokens come once a step."""
 
 STATE, GENERATION, RANK, CONTEXT, TOKENS, SENT = (
     list(ENTRY.names or ()).index(name)
@@ -61,10 +65,56 @@ class OwnPool:
         self._home = np.zeros(0, np.int64)
         self._known = np.zeros(0, np.int64)
         """One more than the generation of the entry whose rank is written down; 0: none is."""
+        self._batch = self._context = np.zeros(0, np.int64)
+        """What each rank has more than really; and of saturated tokens:"""
+        self._saturated = np.zeros((0, 0), np.int64)
+        self._looked_s = -np.inf
 
-    def forget(self) -> None:
+    def forget(self, world: World) -> None:
         """Begin anew, with every request where it really is."""
         self._known[:] = 0
+        n = len(world.ranks)
+        self._batch, self._context = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self._saturated = np.zeros((n, len(world.prices.saturation_tokens)), np.int64)
+        self._looked_s = -np.inf
+
+    def stale(self, now_s: float) -> bool:
+        """Whether the difference is to be looked up anew."""
+        return now_s - self._looked_s >= FRESH_S
+
+    def look_up(self, world: World, living: Living, now_s: float) -> None:
+        """Sum up what is elsewhere."""
+        n, homes = len(world.ranks), self.homes(living)
+        moved = np.flatnonzero(homes != living.rank)
+        to, off = homes[moved], living.rank[moved]
+
+        def shift(weights: Ints | None = None) -> Ints:
+            """What comes to each rank, less what goes; sums are whole numbers far below 2**53."""
+            more = np.bincount(to, weights, n) - np.bincount(off, weights, n)
+            return more.astype(np.int64)
+
+        self._batch, self._context = shift(), shift(living.length[moved])
+        for s in range(len(world.prices.saturation_tokens)):
+            self._saturated[:, s] = shift(living.saturated[moved, s])
+        self._looked_s = now_s
+
+    def _count(self, world: World, to: int, off: int, tokens: int, sign: int) -> None:
+        if to == off or NOBODY in (to, off):
+            return
+        for rank, way in ((to, sign), (off, -sign)):
+            self._batch[rank] += way
+            self._context[rank] += way * tokens
+            for s, most in enumerate(world.prices.saturation_tokens.tolist()):
+                self._saturated[rank, s] += way * min(tokens, most)
+
+    def placed(self, world: World, e: int, generation: int, rank: int, real: int, context: int) -> None:
+        """A request has been dispatched: to a rank really, to another one here."""
+        self.put(e, generation, rank)
+        self._count(world, rank, real, context, 1)
+
+    def ended(self, world: World, e: int, generation: int, real: int, tokens: int) -> None:
+        """A request that ran on a rank really has ended, with so many tokens."""
+        self._count(world, self.home(e, generation), real, tokens, -1)
 
     def put(self, e: int, generation: int, rank: int) -> None:
         """Write down where an entry's request would be."""
@@ -89,30 +139,19 @@ class OwnPool:
         known = inside & (self._known[at] == living.generation + 1)
         return np.where(known, self._home[at], living.rank)
 
-    def view(self, world: World, living: Living) -> Ranks:
+    def view(self, world: World) -> Ranks:
         """The pool as the shadow would have it: a copy of the real view with its requests moved."""
-        view, n = copy_ranks(world.view), len(world.ranks)
-        homes = self.homes(living)
-        moved = np.flatnonzero(homes != living.rank)
-        if len(moved) == 0:
+        view = copy_ranks(world.view)
+        touched = (self._batch != 0) | (self._context != 0)
+        if not touched.any():
             return view
-        to, off = homes[moved], living.rank[moved]
-
-        def shift(weights: Ints | None = None) -> Ints:
-            """What comes to each rank, less what goes; sums are whole numbers far below 2**53."""
-            more = np.bincount(to, weights, n) - np.bincount(off, weights, n)
-            return more.astype(np.int64)
-
-        view.batch[:] += shift()
-        view.context_tokens[:] += shift(living.length[moved])
-        for s in range(len(world.prices.saturation_tokens)):
-            view.saturated_tokens[:, s] += shift(living.saturated[moved, s])
+        view.batch[:] += self._batch
+        view.context_tokens[:] = np.maximum(view.context_tokens + self._context, 0)
+        view.saturated_tokens[:] = np.maximum(view.saturated_tokens + self._saturated, 0)
         ranks, instances = world.ranks, world.instances
         shut = (ranks["drained"] != 0) | ((instances["closed"] != 0) | (instances["probes_left"] <= 0))[
             view.instance
         ]
-        touched = np.zeros(n, np.bool_)
-        touched[to] = touched[off] = True
         slots = np.where(shut, 0, np.minimum(ranks["max_batch"], ranks["cap"]) - view.batch)
         reserve = int(world.settings[SET.GROWTH_RESERVE])
         left = ranks["kv_capacity_tokens"] - reserve - view.context_tokens
@@ -121,12 +160,12 @@ class OwnPool:
         return view
 
 
-def add(view: Ranks, world: World, rank: int, context: int, sign: int = 1) -> None:
-    """Count a request in, or out again."""
-    view.batch[rank] += sign
-    view.context_tokens[rank] += sign * context
-    for s, most in enumerate(world.prices.saturation_tokens):
-        view.saturated_tokens[rank, s] += sign * min(context, int(most))
+def add(view: Ranks, world: World, rank: int, context: int) -> None:
+    """Count a request in."""
+    view.batch[rank] += 1
+    view.context_tokens[rank] += context
+    for s, most in enumerate(world.prices.saturation_tokens.tolist()):
+        view.saturated_tokens[rank, s] += min(context, most)
 
 
 def prices(router: Books, view: Ranks, instances: list[int] | None = None) -> Floats:

@@ -136,7 +136,7 @@ class Shadows:
             sizes = ([max(sum(widths), 1)], [max(len(widths), 1)])
         self._memories = [memories(p, self._prices, *sizes, seed=self._seed) for p in self.policies]
         for pool in self._pools:
-            pool.forget()
+            pool.forget(world)
 
     def ask(self, router: Books, size: int, now_s: float) -> Asked:
         """What each would choose for the round made up."""
@@ -144,12 +144,12 @@ class Shadows:
         asked = Asked([], [])
         if not self.policies:
             return asked
-        living = Living(world, now_s)
+        self._look_up(router, now_s)
         for pool, (place, _), params, memory in zip(
             self._pools, self._functions, self._params, self._memories, strict=True
         ):
             out = np.full(size, NOBODY, np.int64)
-            view = pool.view(world, living)
+            view = pool.view(world)
             try:  # policies may spoil what they are shown
                 answer(world, place, params, memory, copy_ranks(view), round_of(world, size), out)
             except Exception:
@@ -187,7 +187,7 @@ class Shadows:
                 waits = not 0 <= other < len(view.batch)
                 home = real if waits else other
                 counts[2 if waits else int(other != real)] += 1
-                pool.put(key & INDEX_MASK, key >> KEY_BITS, home)
+                pool.placed(world, key & INDEX_MASK, key >> KEY_BITS, home, real, context)
                 add(view, world, home, context)
                 wanted.append(NOBODY if waits else other)
             touched = sorted({router._instance_of[rank] for rank in wanted if rank != NOBODY})
@@ -210,6 +210,20 @@ class Shadows:
         for k, view in enumerate(asked.views):
             self._price_sums[k] += float(prices(router, view).sum())
 
+    def ended(self, router: Books, told: Told, lease: int, rank: int) -> None:
+        """A request has ended, however it did; really it was on that rank."""
+        world = router._tables.world
+        for pool in self._pools:
+            pool.ended(world, lease & INDEX_MASK, lease >> KEY_BITS, rank, told.length)
+
+    def _look_up(self, router: Books, now_s: float) -> None:
+        """Bring the pools up to date, if that is due."""
+        stale = [pool for pool in self._pools if pool.stale(now_s)]
+        if stale:
+            living = Living(router._tables.world, now_s)
+            for pool in stale:
+                pool.look_up(router._tables.world, living, now_s)
+
     def finished(self, router: Books, told: Told, lease: int) -> None:
         """Tell those that learn, each with the rank where it had the request."""
         world = router._tables.world
@@ -230,13 +244,15 @@ class Shadows:
         """Each of them now."""
         if not self.policies:
             return []
+        if not self._memories:
+            self.begin(router)
         world = router._tables.world
-        living = Living(world, now_s)
+        self._look_up(router, now_s)
         found = []
         for policy, pool, counts, total in zip(
             self.policies, self._pools, self._counts, self._price_sums, strict=True
         ):
-            view = pool.view(world, living)
+            view = pool.view(world)
             price = prices(router, view)
             same, other, waits = counts
             loads = (view.batch, view.context_tokens, view.saturated_tokens)

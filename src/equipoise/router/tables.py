@@ -36,6 +36,9 @@ class Told(NamedTuple):
     rank: int
     context_tokens: int
     output_tokens: int
+    """At least one: policies never see less."""
+    length: int
+    """What it holds, in tokens."""
 
 
 FIRST_ROOM = 1024
@@ -193,6 +196,7 @@ class Tables:
             rank=int(entry["told_rank"]) if known else NOBODY,
             context_tokens=int(entry["context"]),
             output_tokens=max(int(entry["tokens"]), 1),
+            length=int(entry["context"] + entry["tokens"]),
         )
 
     def memory_of(self, rank: int) -> tuple[Memory, int]:

@@ -226,8 +226,12 @@ class _Numbers(Collector):
         yield counter(
             "shadow_price", "Price of a step of its whole pool, added up over the samples.", "policy", sums
         )
-        yield one_counter("price", "The same of the real pool, over the same samples.", total)
         yield one_counter(
-            "price_samples", "Moments at which both were added up: when requests are placed.", samples
+            "price", "Price of a step of the whole real pool, added up over the samples.", total
+        )
+        yield one_counter(
+            "price_samples",
+            "Moments at which prices were added up: when requests are placed, at most ten a second.",
+            samples,
         )
         yield one_counter("shadow_errors", "Times that a shadow failed.", router.shadow_errors)

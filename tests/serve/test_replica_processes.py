@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from replica_cases import RedisServer
 from replica_processes import routers
-from serve_cases import asked, mock, on_a_loop
+from serve_cases import asked, mock
 
 pytestmark = pytest.mark.proof
 
@@ -102,8 +102,11 @@ class Load:
         await asyncio.gather(*self.shorts)
 
 
-@on_a_loop
-async def test_an_owner_is_stopped_and_an_owner_is_killed_under_load(redis, tmp_path):
+def test_an_owner_is_stopped_and_an_owner_is_killed_under_load(redis, tmp_path):
+    asyncio.run(asyncio.wait_for(stopped_and_killed(redis, tmp_path), 240.0))
+
+
+async def stopped_and_killed(redis, tmp_path):
     engines = [mock(ranks=4, speed_up=0.2) for _ in range(3)]
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:

@@ -210,6 +210,8 @@ class _Connection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         edge = self._manager
+        if isinstance(exc, ConnectionError) and (self.transport is None or self.transport.is_closing()):
+            raise ConnectionError("the client has left")  # while it was written to
         if status >= 500:
             _log.error("a handler failed", exc_info=exc)
         if request.writer.output_size > 0:

@@ -130,7 +130,7 @@ class Node:
             peer.close()
         self.owners.keeper.close()
         self.driver.close()
-        await self.owners._session.close()
+        await self.owners.circle.close()
         await self.owners.store.close()
 
 

@@ -307,7 +307,7 @@ def test_only_who_knows_the_secret_is_let_in(redis):
         async with routers(redis.url, 2, instances=1) as nodes, aiohttp.ClientSession() as session:
             owners = nodes[0].owners
             url = owners.ownership.url
-            good = {"Authorization": f"Bearer {owners.secret}"}
+            good = {"Authorization": f"Bearer {owners.beats.secret}"}
             body = encode(Asks("x", "http://127.0.0.1:9", []))
 
             async def post(path, headers, data):

@@ -9,35 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from equipoise.router import (
-    Abort,
-    Action,
     Arrival,
-    Dispatch,
-    InstanceSpec,
-    RankReport,
     Reject,
     RejectReason,
     Router,
 )
 from equipoise.router.reasons import STATUS
-from equipoise.serve.alarm import Alarm
 from equipoise.serve.elsewhere import arrived_elsewhere
+from equipoise.serve.engine_events import Engines
 from equipoise.serve.lease import Lease, Placer
 
 __all__ = ["Driver", "Lease"]
 
 _log = logging.getLogger(__name__)
 
-TAIL = 256
-"""Decisions kept for the admin page."""
 
-
-class Driver:
+class Driver(Engines):
     """Drives one `Router` on the running event loop.
 
     Parameters
@@ -62,30 +53,15 @@ class Driver:
         gather_s: float = 0.0,
         timers: bool = True,
     ) -> None:
-        self.router = router
-        self.targets: list[Any] = list(targets if targets is not None else self._names())
-        self.leases: dict[int, Lease] = {}
-        self.tail: deque[tuple[float, Dispatch]] = deque(maxlen=TAIL)
-        """The last decisions, and when."""
+        super().__init__(router, targets, clock, timers)
         self.owners: Placer | None = None
         """Who places where several routers share the instances; none: the own router."""
-        self.lease_type: Callable[[Driver, Dispatch, Any], Lease] = Lease
         self.on_round: Callable[[int, float], None] | None = None
         """Told how many requests a round had and how long it took, in seconds."""
-        self._clock, self._gather_s = clock, gather_s
-        self._now_s = float("-inf")
+        self._gather_s = gather_s
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[str, asyncio.Future[Lease | Reject]] = {}
         self._gathered: list[Arrival] = []
         self._flushing: asyncio.Handle | None = None
-        self._alarm = Alarm(router.next_wakeup_s, self.now_s, self.tick, timers)
-
-    def now_s(self) -> float:
-        """The router's time: the clock, never back."""
-        now_s = self._clock()
-        if now_s > self._now_s:
-            self._now_s = now_s
-        return self._now_s
 
     def elsewhere(self) -> list[Any]:
         """Targets that other routers place on, and that take requests."""
@@ -178,65 +154,11 @@ class Driver:
         """Requests whose place is awaited."""
         return len(self._waiting)
 
-    # -- engines -------------------------------------------------------------------------------------------------
-
-    def report(self, reports: Iterable[RankReport]) -> None:
-        """What engines say of their ranks."""
-        self.act(self.router.report_many(self.now_s(), reports))
-        self._alarm.set_soon()
-
-    def instance_lost(self, instance: int, reason: str = "lost") -> None:
-        """An instance is gone."""
-        self.act(self.router.instance_lost(self.now_s(), instance, reason))
-        self._alarm.set_soon()
-
-    def instance_ok(self, instance: int) -> None:
-        """It is well again."""
-        self.act(self.router.instance_ok(self.now_s(), instance))
-        self._alarm.set_soon()
-
-    def rank_lost(self, instance: int, rank: int, reason: str = "lost") -> None:
-        """A rank is gone."""
-        self.act(self.router.rank_lost(self.now_s(), instance, rank, reason))
-        self._alarm.set_soon()
-
-    def drain(self, instance: int, rank: int | None = None, *, undo: bool = False) -> None:
-        """Send nothing more to an instance or a rank; with ``undo`` send there again."""
-        turn = self.router.undrain if undo else self.router.drain
-        self.act(turn(self.now_s(), instance, rank))
-        self._alarm.set_soon()
-
-    def set_instances(
-        self,
-        specs: Sequence[InstanceSpec],
-        targets: Sequence[Any] | None = None,
-        *,
-        warm: Collection[str] = (),
-        offer: bool = True,
-    ) -> None:
-        """These are the instances now: `Router.set_instances`."""
-        actions = self.router.set_instances(self.now_s(), specs, warm=warm, offer=offer)
-        self.targets = list(targets if targets is not None else self._names())
-        self.act(actions)
-        self._alarm.set_soon()
-
-    def index(self, name: str) -> int | None:
-        """Position of an instance in the router's list."""
-        for i, spec in enumerate(self.router.instances):
-            if spec.name == name:
-                return i
-        return None
-
     # -- time ----------------------------------------------------------------------------------------------------
 
     def offer(self) -> None:
         """Have those that wait placed again, as at a step boundary; routers that place on release need no such word."""
         self.act(self.router.arrived_many(self.now_s(), ()))
-        self._alarm.set_soon()
-
-    def tick(self) -> None:
-        """Do what is due; the timers call it."""
-        self.act(self.router.tick(self.now_s()))
         self._alarm.set_soon()
 
     def close(self) -> None:
@@ -254,47 +176,6 @@ class Driver:
         self._gathered.clear()
 
     # -- inside --------------------------------------------------------------------------------------------------
-
-    def act(self, actions: Sequence[Action]) -> None:
-        """Hand the router's actions to whom they concern."""
-        if not actions:
-            return
-        for action in actions:
-            if isinstance(action, Dispatch):
-                again = self._dispatched(action)
-                if again:
-                    self.act(again)
-            elif isinstance(action, Reject):
-                self._settle(action.request_id, action)
-            else:
-                self._aborted(action)
-
-    def _dispatched(self, dispatch: Dispatch) -> Sequence[Action]:
-        future = self._waiting.pop(dispatch.request_id, None)
-        if future is None or future.done():  # whoever asked has left in this very turn
-            return self.router.aborted(self.now_s(), dispatch.lease, "cancelled")
-        target = self.targets[dispatch.instance]
-        lease = self.lease_type(self, dispatch, target)
-        self.leases[dispatch.lease] = lease
-        self.tail.append((self._now_s, dispatch))
-        future.set_result(lease)
-        return ()
-
-    def _settle(self, name: str, answer: Lease | Reject) -> None:
-        future = self._waiting.pop(name, None)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def _aborted(self, abort: Abort) -> None:
-        lease = self.leases.pop(abort.lease, None)
-        if lease is None or lease.ended is not None:
-            return
-        lease.ended = abort.reason
-        if lease.on_abort is not None:
-            try:
-                lease.on_abort(abort.reason)
-            except Exception:
-                _log.exception("a lease could not be told that it ended (%s)", abort.reason)
 
     def _flush(self) -> None:
         self._flushing = None
@@ -336,6 +217,3 @@ class Driver:
         if len(self._gathered) == before:
             self.act(self.router.cancelled(self.now_s(), name))
             self._alarm.set_soon()
-
-    def _names(self) -> list[str]:
-        return [spec.name for spec in self.router.instances]

@@ -77,7 +77,7 @@ class Drains:
         before = self._of.get(name, set())
         self._note(name, before - ranks if undo else before | ranks)
         driver.drain(i, rank, undo=undo)
-        owners.beat_soon()
+        owners.beats.soon()
         view = driver.router.view()
         here = view.instance == i
         if rank is not None:

@@ -7,7 +7,6 @@ asking its owner otherwise. What happens to a request later goes to whoever has 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import secrets
@@ -16,24 +15,23 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import aiohttp
-
 from equipoise.router import Arrival, Dispatch, InstanceSpec, Reject
 from equipoise.serve.driver import Driver
 from equipoise.serve.lease import Lease
 from equipoise.serve.replicas.asking import Asking
+from equipoise.serve.replicas.beats import Beats
 from equipoise.serve.replicas.choice import Choice
+from equipoise.serve.replicas.circle import Circle
 from equipoise.serve.replicas.drains import Drains
 from equipoise.serve.replicas.far import Far
 from equipoise.serve.replicas.keeper import Keeper
 from equipoise.serve.replicas.moves import Moves
 from equipoise.serve.replicas.ownership import Ownership, Timing
-from equipoise.serve.replicas.peers import Peer
 from equipoise.serve.replicas.relay import Relay
 from equipoise.serve.replicas.server import InternalServer
 from equipoise.serve.replicas.shared import SharedLease
-from equipoise.serve.replicas.store import Store, StoreError
-from equipoise.serve.replicas.wire import NOT_OWNER, Held, Load, Places, encode
+from equipoise.serve.replicas.store import Store
+from equipoise.serve.replicas.wire import NOT_OWNER, Held, Load
 
 __all__ = ["Owners"]
 
@@ -92,7 +90,8 @@ class Owners:
         self.counts = dict.fromkeys(COUNTS, 0)
         self.specs: dict[str, InstanceSpec] = {}
         self.targets: dict[str, Any] = {}
-        self.peers: dict[str, Peer] = {}
+        self.circle = Circle(self)
+        self.peers, self.peer, self.forget = self.circle.of, self.circle.peer, self.circle.forget
         self.on_owned: Callable[[str], None] = lambda name: None
         self.keeper, self.far, self.asking = Keeper(self), Far(self), Asking(self)
         self.choice, self.moves = Choice(self), Moves(self)
@@ -100,10 +99,9 @@ class Owners:
         moves = self.moves
         self.ownership = Ownership(self.name, advertise, timing, moves.gained, moves.lost, moves.moved)
         self._listen = listen
-        self._configured, self.secret = bool(secret), secret or secrets.token_urlsafe(24)
-        self._let_in = self._configured
+        self.beats = Beats(self, store, secret)
+        self.awake = self.beats.awake
         self._tasks: set[asyncio.Task[None]] = set()
-        self._beaten = asyncio.Event()
         self.server = InternalServer(
             {
                 "place": self.keeper.place,
@@ -113,10 +111,8 @@ class Owners:
                 "drain": self.drains.asked,
                 "relay": self.relay.asked,
             },
-            lambda: self.secret if self._let_in else "",
+            self.beats.key,
         )
-        self._session: aiohttp.ClientSession | None = None
-        self._closed = False
         driver.lease_type = self._lease
         driver.owners = self
 
@@ -127,10 +123,8 @@ class Owners:
         await self.server.start(self._listen or _address(self.ownership.url))
         if self.ownership.url.endswith(":0"):
             self.ownership.url = f"{self.ownership.url[:-2]}:{self.server.port}"
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
-        )
-        self.spawn(self._beats())
+        self.circle.start()
+        self.spawn(self.beats.run())
 
     def set_instances(self, specs: Sequence[InstanceSpec], targets: Sequence[Any] | None = None) -> None:
         """These are the instances of the pool now, and how they are reached."""
@@ -148,28 +142,22 @@ class Owners:
         """
         if self.ownership.members.keys() - self.ownership.departing - {self.name}:
             self.ownership.leaving = True
-            await self._beat()
-            await self._beat()
+            await self.beats.once()
+            await self.beats.once()
 
     async def close(self) -> None:
         """End it all: the store is told that this router is gone."""
         end_s = self.now_s() + FLUSH_S
-        while any(peer.untold and not peer.suspect for peer in self.peers.values()) and self.now_s() < end_s:
+        while self.circle.untold and self.now_s() < end_s:
             await asyncio.sleep(LOOK_S)
-        self._closed = True
+        self.beats.closed = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.ownership.leaving = True
-        beat = self.ownership.beat(self.now_s(), self.secret, {})
-        with contextlib.suppress(StoreError):
-            await self.store.beat(_without_address(beat))
-        for peer in self.peers.values():
-            peer.close()
+        await self.beats.last()
         self.keeper.close()
+        await self.circle.close()
         await self.server.close()
-        if self._session is not None:
-            await self._session.close()
         await self.store.close()
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -201,20 +189,6 @@ class Owners:
                 return self._refused(arrival, "owner_unreachable")
             await asyncio.sleep(LOOK_S)
 
-    async def awake(self) -> None:
-        """Go on at once; after a pause of this process only when the store has said what became of its leases.
-
-        A store that does not answer is no pause: its owners go on.
-        """
-        if not self.ownership.asleep(self.now_s()):
-            return
-        self.counts["woken"] += 1
-        end_s = self.now_s() + self.timing.hold_s
-        while self.ownership.asleep(self.now_s()) and self.now_s() < end_s:
-            self._beaten.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._beaten.wait(), self.timing.beat_s)
-
     def loads(self) -> dict[str, Load]:
         """Of what this router owns."""
         instances = self.driver.router.instances
@@ -231,33 +205,6 @@ class Owners:
 
     # -- peers ---------------------------------------------------------------------------------------------------
 
-    def peer(self, router: str, url: str = "") -> Peer | None:
-        """Another router, by name; none if its address is not known."""
-        url = url or self.ownership.members.get(router, "")
-        peer = self.peers.get(router)
-        if peer is not None and (not url or peer.url == url.rstrip("/")):
-            return peer
-        if not url or self._session is None:
-            return None
-        if peer is not None:
-            peer.close()
-        peer = self.peers[router] = Peer(
-            (self.name, self.ownership.url),
-            router,
-            url,
-            self._session,
-            self.timing,
-            lambda: self.secret,
-            self._places,
-            lambda peer, states, taken: self.far.taken(states, taken),
-        )
-        return peer
-
-    def forget(self, gid: str) -> None:
-        """Nobody is to be told of a request any more."""
-        for peer in self.peers.values():
-            peer.forget(gid)
-
     def held(self, name: str) -> Held:
         """Who owns an instance, as far as is known."""
         own = self.ownership.mine.get(name)
@@ -269,9 +216,6 @@ class Owners:
     def aborted_by_owner(self, router: str, gid: str) -> Callable[[str], None]:
         """What a lease kept for a peer does when the router takes it away."""
         return functools.partial(self.keeper.ended, router, gid)
-
-    def _places(self, peer: Peer, places: Places) -> None:
-        self.choice.heard(places.loads, self.now_s())
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -293,9 +237,13 @@ class Owners:
         """Time that goes on whatever happens to this process."""
         return time.clock_gettime(CLOCK)
 
-    def beat_soon(self) -> None:
-        """Have what has changed published at once."""
-        self.spawn(self._beat())
+    def beaten(self, sent_s: float) -> None:
+        """The store has been spoken to."""
+        self.drains.learn()
+        self.far.tell_again()
+        for peer in [peer for name, peer in self.peers.items() if self.ownership.gone(name, sent_s)]:
+            self.ownership.left_s[peer.name] = self.now_s()  # asked again after as long
+            self.spawn(self.moves.end_gone(peer))
 
     def _refused(self, arrival: Arrival, reason: str) -> Reject:
         return Reject(arrival.request_id, 503, reason, self.driver.router.settings.retry_after_min_s)
@@ -304,34 +252,6 @@ class Owners:
         lease = SharedLease(driver, dispatch, target)
         lease.owners, lease.name = self, driver.router.instances[dispatch.instance].name
         return lease
-
-    async def _beats(self) -> None:
-        while not self._closed:  # client libraries have been seen to swallow a cancellation
-            began_s = self.now_s()
-            try:
-                await self._beat()
-            except Exception:  # a bug of ours must not end the leases
-                _log.exception("a beat failed")
-            await asyncio.sleep(max(self.timing.beat_s - (self.now_s() - began_s), 0.0))
-
-    async def _beat(self) -> None:
-        values = {name: encode(load) for name, load in self.loads().items()}
-        sent_s = self.now_s()
-        beat = self.ownership.beat(sent_s, self.secret, values)
-        try:
-            seen = await self.store.beat(beat)
-        except StoreError as error:
-            self.ownership.failed(error, sent_s, self.now_s())
-        else:
-            if not self._configured:
-                self.secret, self._let_in = seen.secret, True
-            self.ownership.seen(beat, seen, sent_s, self.now_s())
-        self._beaten.set()
-        self.drains.learn()
-        self.far.tell_again()
-        for peer in [peer for name, peer in self.peers.items() if self.ownership.gone(name, sent_s)]:
-            self.ownership.left_s[peer.name] = self.now_s()  # asked again after as long
-            self.spawn(self.moves.end_gone(peer))
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -342,7 +262,3 @@ class Owners:
 def _address(url: str) -> tuple[str, int]:
     host, _, port = url.partition("://")[2].rstrip("/").rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _without_address(beat: Any) -> Any:
-    return type(beat)(beat.router, "", beat.ttl_s, beat.grace_s, beat.secret, beat.wishes)

@@ -86,7 +86,7 @@ class Routers:
         return sum(row["instances.self"] for row in rows) == instances
 
     async def settled(self, instances: int) -> bool:
-        """Whether every instance has one owner among the living, evenly; all know it, and all is told."""
+        """Whether every instance has one owner among the living, evenly, and all know it."""
         rows = await asyncio.gather(*(self.ownership(one) for one in self.alive))
         owned = [row["instances.self"] for row in rows]
         return (
@@ -96,7 +96,6 @@ class Routers:
                 row["instances.nobody"] == 0
                 and row["rebuilding"] == 0
                 and row["instances.self"] + row["instances.other"] == instances
-                and row["untold"] == 0
                 for row in rows
             )
         )

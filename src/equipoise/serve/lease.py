@@ -116,3 +116,6 @@ class Placer(Protocol):
 
     def reach(self) -> list[Any]:
         """Targets of others to which requests can be sent."""
+
+    def info(self) -> dict[str, Any]:
+        """What ``GET /server_info`` tells of them."""

@@ -131,12 +131,12 @@ class Public:
     async def server_info(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """What this is."""
         specs, others = self.driver.router.instances, self.others()
-        name = {"router_name": self.driver.owners.name} if self.driver.owners is not None else {}
+        shared = self.driver.owners.info() if self.driver.owners is not None else {}
         return json_answer(
             {
                 "router": "equipoise",
                 "version": version("equipoise"),
-                **name,
+                **shared,
                 "dp_size": sum(spec.width for spec in specs) + sum(row["dp_size"] for row in others),
                 "instances": len(specs) + len(others),
                 "rung": self.driver.router.rung.value,

@@ -203,6 +203,15 @@ class Owners:
         others = self.ownership.others
         return [self.targets[name] for name in self.specs if name in others and self.choice.load(name).open]
 
+    def info(self) -> dict[str, Any]:
+        """What ``GET /server_info`` tells of them."""
+        return {
+            "router_name": self.name,
+            "routers": len(self.ownership.members),
+            "owned": len(self.ownership.mine),
+            "untold": sum(peer.untold for peer in self.peers.values()),
+        }
+
     # -- peers ---------------------------------------------------------------------------------------------------
 
     def held(self, name: str) -> Held:

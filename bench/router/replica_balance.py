@@ -61,8 +61,21 @@ class Play:
             assert answer.status == 200, found
             return found
 
+    async def place_singly(self, work: list[tuple[int, int]]) -> None:
+        """Requests come in one after another, each at some router."""
+        for prompt, output in work:
+            router = self.rng.choice(self.group.all)
+            self.enter(router, prompt, output, await self.ask(router, "decide", {"context_tokens": prompt}))
+
+    def enter(self, router: Router, prompt: int, output: int, chosen: dict[str, Any]) -> None:
+        """A request is where it was decided to be."""
+        assert chosen.get("lease"), chosen
+        job = Job(chosen["rank"], prompt, output)
+        self.engines[chosen["instance"]].core.submit(job)
+        self.live.append((router, chosen["lease"], job))
+
     async def place(self, work: list[tuple[int, int]]) -> None:
-        """Requests come in, each at some router."""
+        """Requests come in all at once, each at some router."""
         at: dict[Router, list[tuple[int, int]]] = {one: [] for one in self.group.all}
         for one in work:
             at[self.rng.choice(self.group.all)].append(one)
@@ -73,10 +86,7 @@ class Play:
                 asks = [{"context_tokens": prompt} for prompt, _ in part]
                 found = await self.ask(router, "decide", {"requests": asks})
                 for (prompt, output), chosen in zip(part, found["decisions"], strict=True):
-                    assert chosen.get("lease"), chosen
-                    job = Job(chosen["rank"], prompt, output)
-                    self.engines[chosen["instance"]].core.submit(job)
-                    self.live.append((router, chosen["lease"], job))
+                    self.enter(router, prompt, output, chosen)
 
         await asyncio.gather(*(there(router, mine) for router, mine in at.items() if mine))
 
@@ -121,12 +131,14 @@ class Play:
                     return False
         return True
 
-    async def run(self, work: list[tuple[int, int]]) -> None:
+    async def run(self, work: list[tuple[int, int]], together: bool) -> None:
         """The trace until its last request has come: then the pool empties, and the tail is nobody's choice."""
         full = PER_RANK * RANKS * len(self.engines)
         left = list(reversed(work))
         while left:
-            await self.place([left.pop() for _ in range(min(full - len(self.live), len(left)))])
+            entering = [left.pop() for _ in range(min(full - len(self.live), len(left)))]
+            # The pool is filled at once; what follows comes as it comes.
+            await (self.place if together or not self.steps else self.place_singly)(entering)
             self.step()
             await self.tell()
 
@@ -149,7 +161,7 @@ async def measure(url: str, count: int, policy: str, given: argparse.Namespace) 
         try:
             async with routers(count, [*arguments, "--log-level", "warning"], len(engines)) as group:
                 play = Play(group, engines, seed)
-                await play.run(requests(given.requests, seed))
+                await play.run(requests(given.requests, seed), given.together)
                 found.append(play.excess)
         finally:
             for engine in engines:
@@ -164,6 +176,7 @@ async def main() -> None:
     parser.add_argument("--instances", type=int, default=3)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--policies", nargs="+", default=["equipoise", "least_tokens"])
+    parser.add_argument("--together", action="store_true", help="all requests of a step come at once")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

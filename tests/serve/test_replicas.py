@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 
 import aiohttp
 import pytest
@@ -87,6 +88,20 @@ def test_the_same_decisions_as_one_router(redis):
 
     async def body():
         assert await decisions(1) == await decisions(2) == await decisions(3)
+
+    run(body())
+
+
+def test_a_burst_at_one_router_is_spread_over_the_instances_of_all(redis):
+    async def body():
+        async with routers(redis.url, 2) as nodes:
+            leases = await asyncio.gather(*(placed(nodes[0], f"r{k}") for k in range(64)))
+            counts = Counter(lease.name for lease in leases)
+            assert sorted(counts) == ["i0", "i1", "i2", "i3"]
+            assert max(counts.values()) - min(counts.values()) <= 6  # 16 each
+            for lease in leases:
+                lease.finished()
+            await until(lambda: all(n.residue() == EMPTY for n in nodes))
 
     run(body())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from equipoise.serve.replicas.wire import Load, decode
@@ -32,13 +33,14 @@ class Choice:
         self._random = random.Random(owners.name)
         self._loads: dict[str, tuple[float, Load]] = {}
         self._sent: dict[str, int] = {}
+        self._placing: Counter[str] = Counter()
 
     def instance(self, avoid: str | None) -> str | None:
         """The one with the least load a rank; none: none has an owner."""
         owners, best, chosen = self._owners, None, None
         own = owners.loads() if owners.ownership.mine else {}
         for name in owners.specs:
-            load, sent, suspect = own.get(name), 0, False
+            load, sent, suspect = own.get(name), self._placing[name], False
             if load is None:
                 owner = owners.ownership.others.get(name)
                 if owner is None:
@@ -69,6 +71,10 @@ class Choice:
             self._loads[name] = (value_s, load)
             self._sent[name] = 0
         return load
+
+    def placing(self, name: str, n: int) -> None:
+        """So many requests more are on their way into an own instance: those of one turn see each other."""
+        self._placing[name] += n
 
     def sent(self, name: str) -> None:
         """A request has been sent there."""

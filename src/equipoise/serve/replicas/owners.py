@@ -178,7 +178,11 @@ class Owners:
             self.counts["asked_again"] += again
             again = True
             if name in self.ownership.mine:
-                placed = await self.driver.place_here(arrival, avoid=avoid)
+                self.choice.placing(name, 1)
+                try:
+                    placed = await self.driver.place_here(arrival, avoid=avoid)
+                finally:
+                    self.choice.placing(name, -1)
                 if isinstance(placed, Lease) or placed.status != NOT_OWNER:
                     return placed
                 continue

@@ -46,6 +46,13 @@ def test_ids_are_as_many_as_planned_and_in_range(lengths: list[int], salt: int) 
         assert all(7 <= i < 1234 for i in found)
 
 
+@pytest.mark.parametrize("span", [(0, 16), (7, 1234), (99_990, 100_010)])
+def test_every_id_of_the_range_is_written_as_itself(span: tuple[int, int]) -> None:
+    prompts = Prompts(trace([5000]), ids=span)
+    assert [int(text.strip(b" ,")) for text in prompts._table.tolist()] == list(range(*span))
+    assert (len(set(ids(prompts, 0))) == span[1] - span[0]) == (span[1] - span[0] < 1000)
+
+
 def test_the_same_again_and_nothing_shared_between_runs_or_requests() -> None:
     prompts = Prompts(trace([400, 400]))
     assert ids(prompts, 0) == ids(Prompts(trace([400, 400])), 0)
@@ -55,18 +62,19 @@ def test_the_same_again_and_nothing_shared_between_runs_or_requests() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 4), st.integers(1, 9))
 def test_equal_blocks_are_equal_tokens(a: int, b: int, common: int, size: int) -> None:
-    """Two requests that share so many blocks share exactly so many tokens, and hardly any more."""
+    """Two requests that share so many blocks share so many tokens, and no more."""
     blocks = [
         list(range(common)) + [100 + i for i in range(9)],
         list(range(common)) + [200 + i for i in range(9)],
     ]
     offsets = np.array([0, len(blocks[0]), len(blocks[0]) + len(blocks[1])])
     prefix = PrefixBlocks(offsets, np.array(blocks[0] + blocks[1]), size)
-    wide = Prompts(trace([a, b], prefix=prefix), ids=(0, 1_000_000), prefixes=True)
+    wide = Prompts(trace([a, b], prefix=prefix), ids=(0, 100_000), prefixes=True)
     first, second = ids(wide, 0), ids(wide, 1)
     assert (len(first), len(second)) == (a, b)
-    assert shared(first, second) == min(a, b, common * size)
-    assert shared(first, ids(wide, 0, 2)) == 0
+    # one token more may be equal by chance, two are not
+    assert shared(first, second) - min(a, b, common * size) in (0, 1)
+    assert shared(first, ids(wide, 0, 2)) <= 1
 
 
 def test_turns_of_a_session_grow_out_of_each_other() -> None:

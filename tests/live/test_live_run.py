@@ -251,7 +251,15 @@ def test_several_instances_are_one_pool(tmp_path: Path, monkeypatch: pytest.Monk
                 WorkerSpec(a.url),
                 *(WorkerSpec(url, instance="b", ranks=1, first_rank=i) for i, url in enumerate(b.urls)),
             )
-            plan = plan_for(a, trace, workers=workers, policies=("least_batch", "engine"), probe=True)
+            plan = plan_for(
+                a,
+                trace,
+                workers=workers,
+                policies=("least_batch", "engine"),
+                probe=True,
+                mode="closed",
+                concurrency=10,
+            )
             await asyncio.sleep(0)
             return await LiveRun(plan, tmp_path).run()
 

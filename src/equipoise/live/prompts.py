@@ -81,9 +81,7 @@ class Prompts:
         self._trace, self._prefixes, self._wording = trace, prefixes, wording
         self._choices = len(WORDS) if wording else high - low
         if wording is None:
-            width = len(str(high - 1))
-            numbers = [f"{i:>{width}},".encode() for i in range(low, high)]
-            self._table = np.frombuffer(b"".join(numbers), dtype=f"S{width + 1}").reshape(-1)
+            self._table = _numbers(low, high)
         self._block = lru_cache(4096)(self._draw)
 
     def prompt(self, request: int, salt: int) -> bytes:
@@ -137,3 +135,15 @@ class Prompts:
         generator = np.random.Generator(np.random.PCG64([salt, kind, number & (2**63 - 1)]))
         drawn: NDArray[np.uint32] = generator.integers(0, self._choices, length, dtype=np.uint32)
         return drawn
+
+
+def _numbers(low: int, high: int) -> NDArray[np.bytes_]:
+    """Numbers as text of equal width, blanks before and a comma behind each."""
+    width = len(str(high - 1))
+    rest = np.arange(low, high)
+    text = np.full((len(rest), width + 1), ord(","), dtype=np.uint8)
+    for place in range(width - 1, -1, -1):
+        digit = rest % 10 + ord("0")
+        text[:, place] = np.where((rest > 0) | (place == width - 1), digit, ord(" "))
+        rest //= 10
+    return text.view(f"S{width + 1}").reshape(-1)

@@ -221,5 +221,5 @@ def test_the_script_does_what_its_twin_does(tmp_path):
 
 
 def test_what_is_no_address():
-    with pytest.raises(InputError, match="no address of Redis"):
+    with pytest.raises(InputError, match="the address of Redis is none"):
         RedisStore("http://somewhere")

@@ -7,8 +7,8 @@
 `scripts/install-dynamo-mocker FOLDER` makes the environment. For every number of ranks the mocker is started with a
 table that says what a step costs; `equipoise live` probes it and runs five policies in turns; `equipoise live analyse`
 predicts. Then: are the table's coefficients found again, is the mean ITL predicted, is the order right? Dynamo's own
-offline replay of the same requests and table, round robin, is held against our simulator, too. Takes about six minutes
-for each number of ranks, and wants two cores for itself. `--from` writes the page from a folder that was kept.
+offline replay of the same requests and table, round robin, is held against our simulator, too. Takes about 20 minutes
+for each number of ranks. `--from` writes the page from a folder that was kept.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "engines"))  # the processes that the tests use
 
-BASE_MS, REQUEST_MS, TOKEN_MS = 15.0, 0.1, 4e-4
+BASE_MS, REQUEST_MS, TOKEN_MS = 60.0, 0.4, 1.6e-3
+"""Slow steps: what a busy machine does to a client's clock is small beside them."""
 POLICIES = ("least_batch", "least_tokens", "length_split", "dualpath", "equipoise")
-LONG, SHORT = 8000, 300
+LONG, SHORT = 4000, 300
+PER_RANK_S = 0.7
+"""Requests that come for each rank in a second: about eight run there at a time."""
 BOUND_LEVEL, BOUND_COEFFICIENT, BOUND_OFFLINE = 0.03, 0.05, 0.03
 OFFLINE = """
 import json, sys
@@ -95,9 +98,9 @@ per_100k_context = {1e8 * TOKEN_MS}
 
 
 def write_trace(path: Path, ranks: int, requests: int) -> None:
-    """A quarter long prompts, the rest short ones; about eight requests a rank at a time."""
+    """A quarter long prompts, the rest short ones."""
     rng = np.random.default_rng(7)
-    at_s = np.round(np.sort(rng.uniform(0, requests / (2.8 * ranks), requests)), 3)
+    at_s = np.round(np.sort(rng.uniform(0, requests / (PER_RANK_S * ranks), requests)), 3)
     prompts = np.where(rng.random(requests) < 0.25, LONG, SHORT) + rng.integers(0, 200, requests)
     columns = zip(at_s.tolist(), prompts.tolist(), rng.integers(80, 160, requests).tolist(), strict=True)
     rows = [{"arrival_s": t, "context_tokens": n, "output_tokens": o} for t, n, o in columns]

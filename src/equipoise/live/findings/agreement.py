@@ -113,7 +113,7 @@ class Ranking:
 def levels(measured: Measured, prediction: Prediction) -> list[Level]:
     """Predicted against measured, number by number and policy by policy."""
     found = []
-    drawn = measured.drawn()
+    drawn = measured.drawn
     for name in LEVELS:
         measure = MEASURES[name]
         partial = measure.quantity in WITH_PROMPTS and not prediction.prefill

@@ -255,7 +255,7 @@ def _unequal(runs: LiveRuns) -> list[str]:
 
 
 def _traffic(measured: Measured) -> str:
-    drawn = measured.drawn()
+    drawn = measured.drawn
     if not drawn.enough:
         return (
             f"The trace is too short for blocks ({drawn.blocks:.1f} of the length its requests remember each other): "

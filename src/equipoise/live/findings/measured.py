@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -69,6 +70,7 @@ class Measured:
             both = ours[k].answered & theirs[k].answered
             yield k, self.numbers(ours[k], both), self.numbers(theirs[k], both)
 
+    @cached_property
     def drawn(self) -> Draws:
         """Blocks of the trace, the same for all policies, repeats and numbers."""
         return draws(list(self._series()), self.units, self.least_span)

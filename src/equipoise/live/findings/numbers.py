@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from equipoise.errors import InputError
 from equipoise.live.findings.loads import Lives, grid, loads_at, max_over_mean
 from equipoise.live.findings.runs import Chosen, Run
 from equipoise.study.pairs.figures import Figure, per_unit, quantile, sums_ratio
@@ -78,6 +79,16 @@ class Slo:
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_ms", "tpot_ms"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(
+                    f"{name} = {value:g}",
+                    where=f"--{name.replace('_', '-')}",
+                    fix="must be a number, 0 or more",
+                )
 
     def __bool__(self) -> bool:
         return self.ttft_ms is not None or self.tpot_ms is not None

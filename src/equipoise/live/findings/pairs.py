@@ -103,7 +103,7 @@ def compare_all(measured: Measured, margin: float, measures: Sequence[str] | Non
     """
     policies = measured.runs.policies
     pairs = list(combinations(policies, 2))
-    drawn = measured.drawn()
+    drawn = measured.drawn
     redrawn: dict[int, Floats] = {}
     found = []
     for name in measures or MEASURES:

@@ -68,6 +68,8 @@ def residuals(measured: Measured, prediction: Prediction) -> tuple[list[Region],
     if not rows:
         return [], "No policy is predicted."
     table, repeat = np.concatenate(rows), np.concatenate(repeats)
+    if not len(table):
+        return [], "No time between two tokens was seen."
     return _regions(table, repeat), ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from equipoise.live.findings.numbers import Measure
 from equipoise.live.findings.pairs import Finding
 from equipoise.live.findings.repeats import MOST, Resolve
+from equipoise.report.numbers import percent, short
 from equipoise.study.statistics import Interval
 
 __all__ = [
@@ -110,13 +111,7 @@ def bounds(f: Finding, interval: Interval | None = None) -> str:
 
 def amount(measure: Measure, value: float) -> str:
     """A value as people read it; shares in percent."""
-    if not math.isfinite(value):
-        return "n/a"
-    if measure.scale == "points":
-        return f"{100 * value:.1f} %"
-    if value == 0 or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return f"{percent(value, 1)} %" if measure.scale == "points" else short(value)
 
 
 def _what(measure: Measure) -> str:

@@ -35,6 +35,8 @@ from equipoise.types import Floats
 
 __all__ = ["gap_figure", "level_figure", "pair_figure", "policy_name", "repeat_figure", "time_figure"]
 
+WIDEST = 60.0
+"""Percent that a figure of differences shows at most, unless differences themselves are larger."""
 POINTS = 160
 """Moments of a figure over time."""
 
@@ -54,6 +56,9 @@ def pair_figure(findings: Sequence[Finding]) -> Figure:
     middle = [100 * f.change(f.interval.mean) for f in findings]
     ends = [(100 * f.change(f.interval.low), 100 * f.change(f.interval.high)) for f in findings]
     reach = max([margin, *(abs(v) for pair in ends for v in pair if math.isfinite(v)), *map(abs, middle)])
+    reach = min(
+        reach, max(WIDEST, 2 * max(map(abs, middle)))
+    )  # an interval without end would flatten all others
     points = {
         "type": "scatter",
         "mode": "markers",

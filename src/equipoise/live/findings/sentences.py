@@ -23,6 +23,10 @@ __all__ = [
 ]
 
 
+FEW = 3
+"""Pairs up to which each gets a sentence of its own, whatever it says."""
+
+
 def finding_words(f: Finding) -> str:
     """One number under two policies as a sentence without its full stop."""
     what = _what(f.measure)
@@ -48,11 +52,37 @@ def pair_sentences(findings: Sequence[Finding]) -> list[str]:
         listed = ", ".join(f"{p} {amount(findings[0].measure, v)}" for p, v in values.items())
         why = "one repeat gives" if len(findings[0].values_a) == 1 else "these repeats give"
         return [f"{_what(findings[0].measure)}: {why} no interval; {listed}."]
+    apart = findings if len(findings) <= FEW else [f for f in findings if f.verdict in ("lower", "higher")]
     found = []
-    for f in findings:
+    for f in apart:
         more = traffic_words(f)
         found.append(f"{finding_words(f)}{f'; {more}' if more else ''}.")
+    return found if len(findings) <= FEW else found + _together(findings)
+
+
+def _together(findings: Sequence[Finding]) -> list[str]:
+    """Pairs that are equal, and pairs of which nothing is shown, a sentence each; their numbers are in the tables."""
+    what = _what(findings[0].measure)
+    found = []
+    equal = [f for f in findings if f.verdict == "equal"]
+    if equal:
+        found.append(f"{what}: shown equal within {_margin(equal[0])}: {_pairs(equal)}.")
+    open_ = [f for f in findings if f.verdict == "not_shown"]
+    if open_:
+        needed = [f.resolve.repeats for f in open_ if f.resolve is not None]
+        known = [n for n in needed if n is not None]
+        most = f"more than {MOST:,}" if len(known) < len(needed) else f"{max(known):,}" if known else ""
+        ends = f"{min(known):,} to {most}" if known and f"{min(known):,}" != most else most
+        resolve = f"; {ends} repeats would resolve {_margin(open_[0])}, pair by pair" if needed else ""
+        found.append(f"{what}: no difference shown between {_pairs(open_)}{resolve}.")
+    unknown = [f for f in findings if f.verdict == "no_interval"]
+    if unknown:
+        found.append(f"{what}: no interval for {_pairs(unknown)}.")
     return found
+
+
+def _pairs(findings: Sequence[Finding]) -> str:
+    return ", ".join(f"{f.a} and {f.b}" for f in findings)
 
 
 def traffic_words(f: Finding) -> str:

@@ -12,7 +12,7 @@ import pytest
 from equipoise._blocks import block_length
 from equipoise.live.findings.numbers import MEASURES, Number
 from equipoise.live.findings.pairs import Finding, finding_of
-from equipoise.live.findings.sentences import finding_words, needed_words, traffic_words
+from equipoise.live.findings.sentences import finding_words, needed_words, pair_sentences, traffic_words
 from equipoise.study.pairs.figures import Draws, draws, per_unit, sums_ratio, units_for
 from equipoise.study.statistics import student
 
@@ -99,6 +99,20 @@ def test_shares_are_compared_in_points() -> None:
     f = finding_of(MEASURES["answered_share.mean"], "a", "b", rows, NOTHING, 0.02, 1)
     assert f.verdict == "higher"
     assert "8.83 points higher" in finding_words(f)
+
+
+def test_many_pairs_are_said_together() -> None:
+    lower = plain([9.0, 9.1, 8.9, 9.05], [10.0, 10.1, 9.95, 10.0])
+    equal = plain([10.0, 10.1, 9.9, 10.02], [10.01, 10.08, 9.91, 10.01])
+    unknown = plain([10.0, 10.6, 9.3, 10.4], [10.2, 9.8, 10.1, 9.9])
+    assert len(pair_sentences([lower, equal, unknown])) == 3
+    first, second, third = pair_sentences([lower, equal, unknown, unknown])
+    assert "9.99 % lower" in first
+    assert second == "ITL mean: shown equal within 2 %: a and b."
+    assert third.startswith("ITL mean: no difference shown between a and b, a and b; ")
+    assert third.endswith("repeats would resolve 2 %, pair by pair.")
+    none = plain([9.0], [10.0])
+    assert pair_sentences([none, none]) == ["ITL mean: one repeat gives no interval; a 9.00, b 10.0."]
 
 
 # -- planted experiments ------------------------------------------------------------------------------------------

@@ -226,6 +226,28 @@ def test_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert rows["finished_s"].max() < 60  # type: ignore[operator]
 
 
+def test_a_run_that_is_done_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_live(tmp_path, monkeypatch, some_trace())
+    plan, before = plan_of(tmp_path)
+
+    def nobody(engine: MockEngine) -> None:
+        engine.faults.add("status", status=500)
+        engine.faults.add("metrics_down")
+
+    again, engine = run_live(tmp_path, monkeypatch, plan.trace, about=before, before=nobody)
+    assert again.state == "complete"
+    assert not engine.answers
+
+
+def test_another_engine_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_live(tmp_path, monkeypatch, some_trace(6))
+    plan, before = plan_of(tmp_path)
+    before.runs[0].state = "stopped"
+    with pytest.raises(EngineError, match=r"another one than before: instances of 3 ranks then, of 2 now"):
+        run_live(tmp_path, monkeypatch, plan.trace, about=before, engine_options={"ranks": 2})
+    assert outcomes(tmp_path) == {"ok": 6}
+
+
 def test_nowhere_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from equipoise.cli.live_run import carry_out, finish
 from equipoise.cli.numbers import Whole
 from equipoise.cli.options import Json, Quiet, check_folder, split
-from equipoise.cli.progress import progress
-from equipoise.errors import EngineError, InputError, nearest
+from equipoise.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from equipoise.live.about import About
-    from equipoise.live.plan import LivePlan
+    pass
 
 __all__ = ["app"]
 
@@ -176,7 +172,7 @@ def live(
             )
         plan, about = plan_of(resume, **patience)
         _check_policies(plan.policies)
-        return _finish(resume, _run(plan, resume, about, quiet=quiet or as_json), as_json=as_json)
+        return finish(resume, carry_out(plan, resume, about, quiet=quiet or as_json), as_json=as_json)
     if trace is None or output_dir is None or not url:
         missing = [n for n, v in (("--url", url), ("--trace", trace), ("--output-dir", output_dir)) if not v]
         raise InputError(
@@ -235,7 +231,7 @@ def live(
         tpot_slo_ms=slo_tpot_ms,
         **{k: v for k, v in patience.items() if v is not None},
     )
-    return _finish(output_dir, _run(plan, output_dir, None, quiet=quiet or as_json), as_json=as_json)
+    return finish(output_dir, carry_out(plan, output_dir, None, quiet=quiet or as_json), as_json=as_json)
 
 
 def _check_policies(policies: Sequence[str]) -> None:
@@ -252,69 +248,3 @@ def _span(text: str) -> tuple[int, int]:
     if not (colon and first.isascii() and first.isdigit() and end.isascii() and end.isdigit()):
         raise InputError(f"{text[:40]!r} is no range of ids", where="--token-ids", fix="such as 10:250")
     return int(first[:12]), int(end[:12])
-
-
-def _run(plan: LivePlan, folder: Path, about: About | None, *, quiet: bool) -> About:
-    """Run it on an event loop; signals end it in order."""
-    from equipoise._interrupts import Stopped
-    from equipoise.live.about import About
-    from equipoise.live.run import LiveRun
-
-    came: list[int] = []
-
-    async def main(tell: Any) -> About:
-        def say(line: str) -> None:
-            if not quiet:
-                print(line, file=sys.stderr, flush=True)
-
-        runner = LiveRun(plan, folder, about, say=say, tell=tell or (lambda done, total: None))
-        task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-
-        def end(number: int) -> None:
-            came.append(number)
-            runner.stop(f"signal {signal.Signals(number).name}")
-            if (len(came) > 1 or not runner.running) and task is not None:
-                task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, end, number)
-        return await runner.run()
-
-    try:
-        with progress("live", "requests", quiet=quiet) as tell:
-            found = _loop()(main(tell))
-    except asyncio.CancelledError:
-        found = None
-    if came:
-        where = f"equipoise: what was measured is in {folder}; continue with --resume {folder}"
-        if (folder / "run.json").exists():
-            print(where, file=sys.stderr, flush=True)
-        raise KeyboardInterrupt if came[0] == signal.SIGINT else Stopped(came[0])
-    assert isinstance(found, About)
-    return found
-
-
-def _loop() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # Windows
-        return asyncio.run
-    return uvloop.run
-
-
-def _finish(folder: Path, about: About, *, as_json: bool) -> int:
-    """Say what there is now."""
-    from equipoise.live.tables import print_runs, runs_document
-
-    if as_json:
-        import json
-
-        print(json.dumps(runs_document(folder, about), indent=2))
-    else:
-        from rich.console import Console
-
-        print_runs(folder, about, Console())
-    if about.state != "complete":
-        raise EngineError(f"{about.notes[-1] if about.notes else 'stopped'} Continue with --resume {folder}")
-    return 0

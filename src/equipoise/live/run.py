@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -94,6 +94,8 @@ class LiveRun:
             The trace does not fit it; the folder cannot be written.
         """
         plan = self.plan
+        if self.about is not None and all(one.state == "done" for one in self.about.runs):
+            return self.about
         headers = {"Authorization": f"Bearer {plan.worker_key}"} if plan.worker_key else None
         connections = Connections()
         async with aiohttp.ClientSession(
@@ -137,6 +139,12 @@ class LiveRun:
                 ) from error
             write_trace(trace, self.folder / PLANNED)
             write_table(table_path(self.folder, "trace"), "trace", planned(trace))
+        was, now_there = ([one.ranks for one in some] for some in (about.engine.instances, found.instances))
+        if was != now_there:
+            raise EngineError(
+                f"The engine is another one than before: instances of {_listed(was)} ranks then, of "
+                f"{_listed(now_there)} now; begin a new run in another folder."
+            )
         about.state = "running"
         about.notes = [note for note in about.notes if not note.startswith(STOPPED)]
         about.write(self.folder)
@@ -261,3 +269,7 @@ class LiveRun:
         if text not in about.notes:
             about.notes.append(text)
             self._say(f"note: {text}")
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -67,7 +67,7 @@ def barrier(jitter_ms: float, seed: int = 0) -> tuple[pl.DataFrame, dict[float, 
     return pl.DataFrame(rows, schema=dict(TABLES["requests"])), truth
 
 
-@pytest.mark.parametrize("jitter_ms", [0.0, 1.0])
+@pytest.mark.parametrize("jitter_ms", [0.0, 1.0, 4.0])
 def test_steps_are_those_of_the_barrier(jitter_ms: float) -> None:
     requests, truth = barrier(jitter_ms)
     steps = steps_of(requests, [("other", 2), ("i", RANKS)], "test")
@@ -87,7 +87,7 @@ def test_steps_are_those_of_the_barrier(jitter_ms: float) -> None:
         ratios.append(one["time_ms"][0] / 1e3 / (ends[true] - ends[true - 1]))
     assert plain > 0.3 * len(truth)
     assert wrong == 0
-    assert np.mean(ratios) == pytest.approx(1.0, abs=0.002)
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.002 if jitter_ms < 2 else 0.01)
     if not jitter_ms:
         assert np.abs(np.array(ratios) - 1).max() < 1e-3
 

@@ -18,7 +18,7 @@ from equipoise.types import Floats, Ints
 
 __all__ = ["steps_of"]
 
-SPREAD = 0.4
+SPREAD = 0.6
 """Tokens of one step lie within this share of its length."""
 COVERED = 0.98
 """A step in which fewer of the streams under way show a token was put together wrongly, and is left out."""

@@ -201,6 +201,7 @@ async def main() -> None:
                         "routers": count,
                         "inside": round(statistics.mean(one[0] for one in found), 3),
                         "pool": round(statistics.mean(one[1] for one in found), 3),
+                        "inside_seeds": [round(one[0], 3) for one in found],
                         "inside_gaps": [round(gap, 3) for gap in gaps[0]],
                         "pool_gaps": [round(gap, 3) for gap in gaps[1]],
                         "wall_s": round(time.monotonic() - began_s),

@@ -1,11 +1,9 @@
-"""Several routers before one pool: what it costs in balance, and what a killed owner costs.
+"""Several routers before one pool: what a killed owner costs.
 
-Two parts. *Balance*: an instance of 64 ranks in lock-step on a simulated clock, requests landing on one, two or four
-routers (one loop, real HTTP between them, a real Redis); the excess over perfect balance is taken from what the ranks
-ran. *Kill*: routers as processes under load, the owner killed with SIGKILL; leases of the survivors are counted one by
-one in the new owner's ledger.
+Routers as processes under load, the owner killed with SIGKILL; leases of the survivors are counted one by one in the
+new owner's ledger. What several routers cost in balance: `bench/router/replica_balance.py`.
 
-    python bench/router/replicas.py [--requests 1500] [--seeds 2]
+    python bench/router/replicas.py [--instances 4]
 """
 
 from __future__ import annotations
@@ -16,87 +14,17 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "serve"))
-from replica_cases import QUICK, RedisServer, node, settled, until
+from replica_cases import RedisServer, node
 
-from equipoise import cost
 from equipoise.router import Arrival
 from equipoise.serve.lease import Lease
-
-RANKS = 64
-PER_RANK = 12
-PATIENT = replace(QUICK, ttl_s=6.0, rebuild_s=2.0, call_s=10.0, gone_s=60.0)
-
-
-def requests(count: int, seed: int) -> list[tuple[int, int]]:
-    """Prompt and output lengths, long tails in both."""
-    rng = random.Random(seed)
-    return [
-        (min(int(rng.lognormvariate(9.0, 1.1)) + 1, 120_000), min(int(rng.lognormvariate(4.0, 0.7)) + 2, 400))
-        for _ in range(count)
-    ]
-
-
-async def balance(url: str, count: int, work: list[tuple[int, int]], policy: str, seed: int) -> float:
-    """Excess of the steps' price over that of perfect balance, in percent, by what the ranks ran."""
-    price = cost.load("h200")
-    options = {
-        "instances": 1,
-        "ranks": RANKS,
-        "policy": policy,
-        "timing": PATIENT,
-        "price": price,
-        "capacity": None,
-    }
-    nodes = [await node(url, **options) for _ in range(count)]
-    rng = random.Random(seed)
-    try:
-        await until(lambda: settled(nodes, 1), 60)
-        left, running, paid, ideal = list(reversed(work)), [], 0.0, 0.0
-        while left or running:
-            room = min(PER_RANK * RANKS - len(running), len(left))
-            entering = [left.pop() for _ in range(room)]
-            leases = await asyncio.gather(
-                *(
-                    nodes[rng.randrange(count)].driver.place(Arrival(f"{len(left) + k}", prompt))
-                    for k, (prompt, _) in enumerate(entering)
-                )
-            )
-            for lease, (prompt, output) in zip(leases, entering, strict=True):
-                assert isinstance(lease, Lease), lease
-                running.append([lease, prompt, output])
-            batch, context = [0] * RANKS, [0] * RANKS
-            for lease, prompt, _ in running:
-                batch[lease.rank] += 1
-                context[lease.rank] += prompt
-            if left:  # the pool is full: the tail is nobody's choice
-                paid += float(price.cost(batch, context))
-                ideal += float(price.ideal(batch, context))
-            still = []
-            for one in running:
-                one[1] += 1
-                one[2] -= 1
-                one[0].tokens(1)
-                if one[2] > 0:
-                    still.append(one)
-                else:
-                    one[0].finished()
-            running = still
-            # a step takes 15 ms and more where it is real: news between routers take 5
-            await until(lambda: not any(p.untold for n in nodes for p in n.owners.peers.values()), 60)
-        return 100.0 * (paid / ideal - 1.0)
-    finally:
-        for one in nodes:
-            await one.owners.close()
-            one.driver.close()
 
 
 async def worker(url: str, instances: int) -> None:
@@ -236,9 +164,6 @@ def kill(url: str, count: int, instances: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, default=1500)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", choices=["balance", "kill"])
     parser.add_argument("--worker")
     parser.add_argument("--instances", type=int, default=4)
     given = parser.parse_args()
@@ -249,25 +174,8 @@ def main() -> None:
         server = RedisServer(Path(folder))
         server.start()
         try:
-            if given.only != "kill":
-                print(f"excess over perfect balance, %, one instance of {RANKS} ranks, {given.seeds} seeds")
-                for policy in ("equipoise", "least_tokens"):
-                    alone: list[float] = []
-                    for count in (1, 2, 4):
-                        found = [
-                            asyncio.run(balance(server.url, count, requests(given.requests, s), policy, s))
-                            for s in range(given.seeds)
-                        ]
-                        alone = alone or found
-                        gap = max(abs(a - b) for a, b in zip(found, alone, strict=True))
-                        print(
-                            f"{policy:14} {count} routers  {statistics.mean(found):6.3f}"
-                            f"   largest difference to one router {gap:.3f}",
-                            flush=True,
-                        )
-            if given.only != "balance":
-                for count in (2, 4):
-                    print(kill(server.url, count, given.instances), flush=True)
+            for count in (2, 4):
+                print(kill(server.url, count, given.instances), flush=True)
         finally:
             server.stop()
 

@@ -10,6 +10,7 @@ from replica_cases import RedisServer, until
 from replica_serving import group
 from serve_cases import asked, config_for, mock, on_a_loop
 
+from equipoise.cli.app import main
 from equipoise.errors import InputError
 from equipoise.serve.config import read_config
 from equipoise.serve.replicas import RedisStore
@@ -258,3 +259,69 @@ def test_the_address_of_redis_is_shown_without_its_password():
     made = read_config(None, {"workers_file": "x", "replicas.redis": "redis://me:secret@h:1/2"})
     assert made.replicas.shown == "redis://h:1/2"
     assert "secret" not in repr(made)
+
+
+@on_a_loop
+async def test_pickers_of_envoy_share_instances_and_keep_each_others_leases_alive(url):
+    pytest.importorskip(
+        "envoy.service.ext_proc.v3.external_processor_pb2",
+        reason="needs xds-protos: pip install 'equipoise[envoy]'",
+    )
+    from equipoise.serve.envoy.picker import Held
+    from equipoise.serve.envoy.service import PickerService, picker_config
+
+    numbers = iter("12")
+
+    def make(config):
+        share = f"{next(numbers)}/2"
+        return PickerService(picker_config(config, share), "127.0.0.1:0", share)
+
+    async with group(url, [mock(), mock()], make=make, **{"router.lease_ttl_s": 1.0}) as g:
+        body = b'{"model": "tiny", "prompt": "hello", "max_tokens": 5}'
+        held = []
+        for k in range(16):
+            picker = g.services[k % 2].picker
+            one = picker.begin({":path": "/v1/completions", "x-request-id": str(k)})
+            assert isinstance(one, Held)
+            placed = await picker.place(one, body)
+            assert isinstance(placed, Held)
+            assert ("x-equipoise-picker", f"{k % 2 + 1}/2") in placed.way.headers
+            held.append((picker, placed))
+        assert {placed.lease.target.name for _, placed in held} == {"i0", "i1"}
+        assert any(placed.lease.far for _, placed in held)
+        for _ in range(12):  # twice a lease's time, with a sign of life now and then
+            await asyncio.sleep(0.2)
+            for service in g.services:
+                service.picker.sign_of_life()
+        assert g.leases() == 16
+        assert all(placed.lease.ended is None for _, placed in held)
+        for picker, placed in held:
+            picker.answered(placed, 200, True)
+            picker.gone(placed)
+        await until(lambda: g.leases() == 0)
+        await until(lambda: [s.under_way for s in g.services] == [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--advertise", "h:1"], 2, "there are no other routers"),
+        (["--replicas-redis", "redis://u:secret@"], 2, "the address of Redis is none"),
+        (["--replicas-redis", "redis://h", "--advertise", "h"], 2, "no HOST:PORT"),
+        (["--replicas-redis", "redis://h", "--replicas-token", "abc"], 2, "no key"),
+        (["--replicas-redis", "redis://u:secret@127.0.0.1:1", "--check"], 1, "FAIL  redis://127.0.0.1:1: "),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments, code, words, capsys):
+    assert main(["serve", "--worker-urls", "http://127.0.0.1:1", *arguments]) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert "secret" not in said
+
+
+def test_a_port_for_the_others_that_is_taken(server, capsys):
+    where = f"127.0.0.1:{server.port}"
+    options = ["--port", "0", "--admin-port", "0", "--replicas-redis", server.url, "--advertise", where]
+    assert main(["serve", "--worker-urls", "http://127.0.0.1:1", *options]) == 2
+    assert "--replicas-listen" in capsys.readouterr().err

@@ -325,3 +325,14 @@ def test_a_port_for_the_others_that_is_taken(server, capsys):
     options = ["--port", "0", "--admin-port", "0", "--replicas-redis", server.url, "--advertise", where]
     assert main(["serve", "--worker-urls", "http://127.0.0.1:1", *options]) == 2
     assert "--replicas-listen" in capsys.readouterr().err
+
+
+@on_a_loop
+async def test_shadows_live_through_changes_of_owner(url):
+    async with group(url, [mock(), mock()], shadows=("round_robin", "least_tokens")) as g:
+        assert await asyncio.gather(*(g.complete(k % 2) for k in range(10))) == [200] * 10
+        await g.services[1].owners.leave()
+        await until(lambda: len(g.serving(0)) == 2)
+        assert await asyncio.gather(*(g.complete(k % 2) for k in range(10))) == [200] * 10
+        async with g.client.get(g.admin(0, "/metrics")) as answer:
+            assert answer.status == 200

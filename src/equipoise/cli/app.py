@@ -43,6 +43,7 @@ _lazy(
     "Run a whole deployment: latencies, goodput, what a step is made of.",
 )
 _lazy("ceiling", "equipoise.cli.ceiling:app", "Is balancing worth doing here? What any router could win.")
+_lazy("control", "equipoise.cli.control:app", "Control inside the engine: what verify lengths could win.")
 _lazy("tune", "equipoise.cli.tune:app", "Find the best parameters of a policy, and how flat the optimum is.")
 _lazy("serve", "equipoise.cli.serve:app", "Serve: place requests on the ranks of real engines.")
 _lazy("live", "equipoise.cli.live:app", "Replay a trace against a real engine: which policy is better there?")

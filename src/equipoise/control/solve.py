@@ -176,4 +176,7 @@ def best_deadline(prices, room):  # type: ignore[no-untyped-def]
         reach = max(1, len(caps) // 8)
         if turn > 0 and best <= before * (1 + 1e-6):
             break
+    # A larger cap than the plan needs would let a rank that fills exactly step into the next captured size.
+    while at > 0 and rate_at(prices, room, caps[at - 1], deadline) >= best:
+        at -= 1
     return caps[at], deadline, best

@@ -52,9 +52,27 @@ def page(all_files: Sequence[Any], offline: Callable[[Any], tuple[float, float]]
         ),
         "",
     ]
+    lines += [*(f"- {sentence}" for sentence in results(found)), ""]
     for files, analysis in found:
         lines += section(files, analysis, offline(files))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def results(found: Sequence[tuple[Any, Analysis]]) -> Iterable[str]:
+    """What came out, bound by bound."""
+    for files, analysis in found:
+        if (agreement := analysis.agreement) is None:
+            continue
+        rows = [x for x in agreement.levels if x.measure.name == "itl_ms.mean"]
+        worst = max(rows, key=lambda x: abs(x.off[0]))
+        (order,) = (x for x in agreement.rankings if x.measure.name == "itl_ms.mean")
+        yield (
+            f"DP{files.ranks}: mean ITL predicted within {100 * abs(worst.off[0]):.1f} % for every policy (the most for "
+            f"`{worst.policy}`; wanted: 3 %); pairs shown to differ: {order.count('right') + order.count('wrong')}, "
+            f"of them in the right order: {order.count('right')}."
+        )
+        off = {c[0]: c[3] for c in coefficients(agreement)}
+        yield f"DP{files.ranks}: prices found again: {', '.join(f'{n} {v}' for n, v in off.items())} (wanted: 5 %)."
 
 
 def late(analysis: Analysis) -> str:
@@ -82,11 +100,20 @@ def section(files: Any, analysis: Analysis, tpot: tuple[float, float]) -> list[s
         "",
         *table(["price", "in the table", "fitted", "off", "95 % interval"], list(coefficients(agreement))),
         "",
+        "A request is a twentieth of such a step, so its price is the least certain.",
+        "",
         "Mean ITL, predicted and measured:",
         "",
         *table(
-            ["policy", "predicted, ms", "measured, ms", "off", "interval over repeats"],
-            list(levels(agreement)),
+            [
+                "policy",
+                "predicted, ms",
+                "measured, ms",
+                "off",
+                "interval over repeats",
+                "late p99 of its runs, ms",
+            ],
+            list(levels(agreement, analysis)),
         ),
         "",
         *(ranking_words(r) for r in agreement.rankings if r.measure.name == "itl_ms.mean"),
@@ -122,13 +149,16 @@ def coefficients(agreement: Agreement) -> Iterable[list[str]]:
                 ]
 
 
-def levels(agreement: Agreement) -> Iterable[list[str]]:
-    """Predicted and measured mean ITL."""
+def levels(agreement: Agreement, analysis: Analysis) -> Iterable[list[str]]:
+    """Predicted and measured mean ITL, and how much the machine was in the way."""
+    about = analysis.runs.about
     for x in agreement.levels:
         if x.measure.name == "itl_ms.mean":
             off, low, high = x.off
             ends = f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "n/a"
-            yield [f"`{x.policy}`", f"{x.predicted:.2f}", f"{x.measured:.2f}", percent(off), ends]
+            late_ms = [r.late_p99_ms for r in about.runs if r.policy == x.policy and r.state == "done"]
+            told = ", ".join("?" if v is None else f"{v:.0f}" for v in late_ms)
+            yield [f"`{x.policy}`", f"{x.predicted:.2f}", f"{x.measured:.2f}", percent(off), ends, told]
 
 
 def gaps(agreement: Agreement) -> Iterable[list[str]]:
@@ -151,4 +181,4 @@ def percent(share: float) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    return [line.replace("|  |", "| |") for line in lines]
+    return [line.replace("| |  |", "| | |") for line in lines]

@@ -67,8 +67,8 @@ def results(found: Sequence[tuple[Any, Analysis]]) -> Iterable[str]:
         worst = max(rows, key=lambda x: abs(x.off[0]))
         (order,) = (x for x in agreement.rankings if x.measure.name == "itl_ms.mean")
         yield (
-            f"DP{files.ranks}: mean ITL predicted within {100 * abs(worst.off[0]):.1f} % for every policy (the most for "
-            f"`{worst.policy}`; wanted: 3 %); pairs shown to differ: {order.count('right') + order.count('wrong')}, "
+            f"DP{files.ranks}: mean ITL predicted within {100 * abs(worst.off[0]):.1f} % for every policy "
+            f"(the most for `{worst.policy}`; wanted: 3 %); pairs shown to differ: {order.count('right') + order.count('wrong')}, "
             f"of them in the right order: {order.count('right')}."
         )
         off = {c[0]: c[3] for c in coefficients(agreement)}

@@ -66,9 +66,10 @@ def results(found: Sequence[tuple[Any, Analysis]]) -> Iterable[str]:
         rows = [x for x in agreement.levels if x.measure.name == "itl_ms.mean"]
         worst = max(rows, key=lambda x: abs(x.off[0]))
         (order,) = (x for x in agreement.rankings if x.measure.name == "itl_ms.mean")
+        decided = order.count("right") + order.count("wrong")
         yield (
             f"DP{files.ranks}: mean ITL predicted within {100 * abs(worst.off[0]):.1f} % for every policy "
-            f"(the most for `{worst.policy}`; wanted: 3 %); pairs shown to differ: {order.count('right') + order.count('wrong')}, "
+            f"(the most for `{worst.policy}`; wanted: 3 %); pairs shown to differ: {decided}, "
             f"of them in the right order: {order.count('right')}."
         )
         off = {c[0]: c[3] for c in coefficients(agreement)}

@@ -52,6 +52,12 @@ def from_every_cap(drafts, prices, room, slope, trim, out):  # type: ignore[no-u
         found, expected = polish(drafts, prices, room, True)
         keep(room, found, expected, out, caps[at], deadlines[at], trim)
         rates[at] = -1.0
+    for drafted in range(
+        drafts.survival.shape[1] + 1
+    ):  # where drafts read long contexts, prefixes start badly
+        room.trial[:] = drafted
+        found, expected = polish(drafts, prices, room, True)
+        keep(room, found, expected, out, caps[len(caps) - 1], np.inf, trim)
     return out[3]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
-from equipoise.errors import InputError
+from equipoise.cli.printing import give
 
 __all__ = ["app"]
 
@@ -106,15 +106,7 @@ def envoy_config(
     options |= {key: value for key, value in given.items() if value is not None}
     options.setdefault("message_timeout_s", options.get("queue_ttl_s", 30.0) + 5.0)
     text = text_of(EnvoyOptions(workers=[_address(url) for url in workers], **options))
-    if output is None:
-        print(text, end="")
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{str(output)!r} cannot be written ({error.strerror})", where="--output", fix="name another file"
-        ) from error
+    give(text, output)
 
 
 def _address(url: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from equipoise.errors import InputError
+from equipoise.cli.printing import give
 
 __all__ = ["app"]
 
@@ -27,13 +27,4 @@ def grafana(*, output: Path | None = None) -> None:
     """
     from equipoise.serve.grafana import dashboard_text
 
-    text = dashboard_text()
-    if output is None:
-        print(text, end="")
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{str(output)!r} cannot be written ({error.strerror})", where="--output", fix="name another file"
-        ) from error
+    give(dashboard_text(), output)

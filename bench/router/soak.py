@@ -4,7 +4,8 @@ Two mock engines of four ranks; `equipoise serve` before them, in a process of i
 half streamed, of 2,000 conversations. Every tenth client leaves in the middle, every fiftieth sends what
 cannot be read, and every 40 s one of the engines is killed and started again ten seconds later. Printed are the
 router's resident memory minute by minute, the slope of a line through its second half with a 95 % interval (means of
-ten seconds, since neighbouring seconds are alike), what became of the requests, and what is left in the ledger.
+ten seconds, since neighbouring seconds are alike; compile the kernels before, or what the compiler leaves behind hides
+any growth), what became of the requests, and what is left in the ledger.
 """
 
 from __future__ import annotations
@@ -97,6 +98,19 @@ async def churn(engines: list[tuple[subprocess.Popen[str], str]], ends_s: float)
     return kills
 
 
+async def ready(http: aiohttp.ClientSession, url: str) -> None:
+    """Wait until the router serves: where its kernels are not compiled yet that takes minutes."""
+    for _ in range(1200):
+        try:
+            async with http.get(f"{url}/health") as answer:
+                if answer.status == 200:
+                    return
+        except aiohttp.ClientError:
+            pass
+        await asyncio.sleep(0.5)
+    sys.exit("soak: the router does not come up")
+
+
 def slope(minutes: np.ndarray, mib: np.ndarray) -> tuple[float, float]:
     """MiB an hour of a least-squares line through means of ten seconds, and half its 95 % interval."""
     whole = len(mib) // 10 * 10
@@ -118,14 +132,7 @@ async def main(seconds: float = 600.0) -> int:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as http:
         try:
-            for _ in range(120):
-                try:
-                    async with http.get(f"{url}/health") as answer:
-                        if answer.status == 200:
-                            break
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.5)
+            await ready(http, url)
             began_s = time.monotonic()
             ends_s, looked_s = began_s + seconds, 0.0
             churning, under_way = asyncio.create_task(churn(engines, ends_s)), set()

@@ -66,7 +66,7 @@ wheel: $(VENV)/.dev  ## build the wheel, into dist/
 	@$(BIN)/python -m build --wheel --outdir dist . >/dev/null
 	@ls dist
 
-wheel-test: wheel  ## install the wheel into an environment of its own and run the tests against it
+wheel-test: wheel  ## install the wheel into an environment of its own and try it there
 	@scripts/wheel-test
 
 bench: $(VENV)/.dev  ## the speed bars of the README

@@ -6,9 +6,8 @@ from typing import Literal
 
 from cyclopts import App
 
-from equipoise.cli.compare import Many
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, OracleBudget, Quiet, costs_from, default_jobs
+from equipoise.cli.options import Json, Many, OracleBudget, Quiet, costs_from, default_jobs
 from equipoise.cli.progress import progress
 
 __all__ = ["app"]

@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from equipoise.cli.numbers import Whole
 from equipoise.cli.options import (
     Json,
+    Many,
     OracleBudget,
     Quiet,
     check_folder,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = App(name="compare")
-
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 
 
 @app.default

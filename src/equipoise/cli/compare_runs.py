@@ -6,13 +6,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from equipoise.cli.options import Json, split
+from equipoise.cli.options import Json, Many, split
 
 __all__ = ["app"]
 
 app = App(name="compare-runs")
-
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 
 
 @app.default

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from equipoise.cli.compare import Many
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, Quiet
+from equipoise.cli.options import Json, Many, Quiet
 from equipoise.cli.progress import progress
 
 __all__ = ["app"]

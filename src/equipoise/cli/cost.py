@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
+from equipoise.cli.options import Json
 from equipoise.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ app.command(
     name="compare",
     help="Put step costs side by side, and say which policy question their difference changes.",
 )
-
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON only.")]
 
 
 @app.command

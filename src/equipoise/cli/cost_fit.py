@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, Quiet, check_folder, default_jobs, split
+from equipoise.cli.options import Json, Many, Quiet, check_folder, default_jobs, split
 from equipoise.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 Switch = Annotated[bool, Parameter(negative="")]
 
 MOST = 1_000_000

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from equipoise.cli.live_run import carry_out, finish
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, Quiet, check_folder, split
+from equipoise.cli.options import Json, Many, Quiet, Urls, check_folder, split
 from equipoise.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["app"]
 
@@ -26,8 +23,6 @@ app.command(
     help="Say what a live run showed: what differs, what is equal, and whether the prediction held.",
 )
 
-Urls = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)]
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 Flag = Annotated[bool, Parameter(negative="")]
 POLICIES = ("least_batch", "least_tokens", "length_split", "dualpath", "equipoise")
 KEY = "EQUIPOISE_WORKER_API_KEY"

@@ -7,11 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from equipoise.cli.options import Json, split
+from equipoise.cli.options import Json, Many, split
 
 __all__ = ["analyse"]
-
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 
 
 def analyse(

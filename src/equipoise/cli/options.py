@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Json",
+    "Many",
     "OracleBudget",
     "Quiet",
+    "Urls",
     "check_folder",
     "costs_from",
     "default_jobs",
@@ -34,6 +36,8 @@ OracleBudget = Annotated[
         "every machine, or seconds such as 30s."
     ),
 ]
+Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
+Urls = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)]
 Quiet = Annotated[bool, Parameter(negative="", help="No progress on standard error.")]
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
+from equipoise.cli.options import Many, Urls
 from equipoise.errors import InputError
 
 __all__ = ["app"]
@@ -27,8 +28,6 @@ app.command(
     help="Write a Grafana dashboard of the router's metrics.",
 )
 
-Urls = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)]
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 Flag = Annotated[bool | None, Parameter(negative="")]
 FROM_ENVIRONMENT = {
     "api_key": "EQUIPOISE_API_KEY",

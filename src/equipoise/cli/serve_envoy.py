@@ -8,14 +8,13 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
+from equipoise.cli.options import Many, Urls
 from equipoise.cli.printing import give
 
 __all__ = ["app"]
 
 app = App(name="envoy-config")
 
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
-Urls = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)]
 Flag = Annotated[bool, Parameter(negative="")]
 
 

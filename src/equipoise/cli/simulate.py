@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, Quiet, check_folder, costs_from, default_jobs, split
+from equipoise.cli.options import Json, Many, Quiet, check_folder, costs_from, default_jobs, split
 from equipoise.cli.progress import progress
 from equipoise.errors import InputError, nearest
 
@@ -26,7 +26,6 @@ __all__ = ["app"]
 
 app = App(name="simulate")
 
-Many = Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)]
 POLICIES = ("least_batch", "least_tokens", "dualpath", "equipoise")
 CLASSES = ("context", "output", "turn")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from equipoise.cli.numbers import Whole
+from equipoise.cli.options import Json
 from equipoise.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ __all__ = ["app"]
 
 app = App(name="trace", help="Look at, convert and generate traces.")
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON only.")]
 Flag = Annotated[bool, Parameter(negative="")]
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from equipoise.cli.compare import Many
 from equipoise.cli.numbers import Whole
-from equipoise.cli.options import Json, Quiet, costs_from, default_jobs
+from equipoise.cli.options import Json, Many, Quiet, costs_from, default_jobs
 from equipoise.cli.progress import progress
 from equipoise.errors import InputError
 

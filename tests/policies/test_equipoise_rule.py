@@ -15,6 +15,8 @@ from naive_pools import Pool
 from equipoise.cost import StepCost, Term, load
 from equipoise.fleet import Deployment, simulate
 from equipoise.policies import get
+from equipoise.policies.box import Load
+from equipoise.policies.box_search import choose_for_many, choose_for_one, outline
 from equipoise.policies.own_requests import begin, context_now, forget, own_of, remember, size, tick
 from equipoise.policies.views import empty_ranks, waiting_requests
 from equipoise.replay import Information, replay
@@ -173,6 +175,31 @@ def test_it_is_its_rule(case):
     except AmbiguousError:
         assume(False)
     assert ask(policy, case, case.memory(policy), compiled=True).chosen == expected
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(rounds(max_requests=1), st.booleans(), st.booleans())
+def test_the_short_way_for_one_request_is_the_long_one(case, patient, seen_before):
+    ranks, requests, prices = case.ranks, case.requests, case.prices
+    assume(case.size[1] == 1)
+    floats = np.array([9.0, 4e3, 5e7]) if seen_before else np.zeros(3)
+    answers = []
+    for way in (choose_for_one, choose_for_many):
+        load = Load(
+            ranks.batch.copy(),
+            ranks.context_tokens.copy(),
+            ranks.saturated_tokens.copy(),
+            ranks.free_tokens.copy(),
+            ranks.free_slots.copy(),
+            np.zeros(len(ranks.batch), np.int64),
+        )
+        weight, tops, choice = np.zeros(1, np.int64), np.zeros(len(prices.context)), np.full(1, -1)
+        box = outline(load, requests, prices, np.ones(1, np.int64), floats.copy(), weight, tops)
+        before = [column.copy() for column in load]
+        way(load, requests, prices, weight, np.array([int(patient)]), box, tops, choice)
+        assert all((a == b).all() for a, b in zip(before, load, strict=True))
+        answers.append(int(choice[0]))
+    assert answers[0] == answers[1]
 
 
 def test_it_fits_small_ones_into_gaps_and_keeps_room_for_large_ones():

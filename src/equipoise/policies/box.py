@@ -12,7 +12,7 @@ from equipoise._jit import jitable
 from equipoise.policies.api import NO_LIMIT, RANK_BITS, RANK_MASK, STAY
 from equipoise.types import Ints, Ints2D, Prices, Requests
 
-__all__ = ["Asked", "Load", "copy_load", "empty", "fill"]
+__all__ = ["Asked", "Load", "copy_load", "empty", "fill", "fullest", "lightest_below", "take"]
 
 
 class Load(NamedTuple):
@@ -70,6 +70,22 @@ def lightest(load: Load, cap: int, reserve_tokens: int) -> int:
 
 
 @jitable
+def lightest_below(load: Load, cap: int, reserve_tokens: int) -> int:
+    """The lightest rank below the cap, else the lightest of all that has room; -1: none."""
+    rank = lightest(load, cap, reserve_tokens)
+    return lightest(load, NO_LIMIT, reserve_tokens) if rank == STAY else rank
+
+
+@jitable
+def take(load: Load, prices: Prices, rank: int, tokens: int, sign: int) -> None:
+    """Count a request in what a rank's step costs (1), or out of it again (-1)."""
+    load.batch[rank] += sign
+    load.context_tokens[rank] += sign * tokens
+    for s in range(len(prices.saturation_tokens)):
+        load.saturated_tokens[rank, s] += sign * min(tokens, prices.saturation_tokens[s])
+
+
+@jitable
 def fill(
     load: Load, asked: Asked, requests: Requests, prices: Prices, cap: int, limit: int, chosen: Ints
 ) -> int:
@@ -83,22 +99,16 @@ def fill(
         rank = fullest(load, cap, limit - weight, reserve_tokens)
         if rank == STAY and not asked.patient[i]:
             beyond += 1
-            rank = lightest(load, cap, reserve_tokens)
-            if rank == STAY:
-                rank = lightest(load, NO_LIMIT, reserve_tokens)
+            rank = lightest_below(load, cap, reserve_tokens)
         chosen[i] = rank
         if rank == STAY:
             continue
-        tokens = requests.context_tokens[i]
-        load.batch[rank] += 1
-        load.context_tokens[rank] += tokens
+        take(load, prices, rank, requests.context_tokens[i], 1)
         load.weight[rank] += weight
         load.free_slots[rank] -= 1
         load.free_tokens[rank] -= reserve_tokens
         if load.free_slots[rank] <= 0:
             load.free_tokens[rank] = -1
-        for s in range(len(prices.saturation_tokens)):
-            load.saturated_tokens[rank, s] += min(tokens, prices.saturation_tokens[s])
     return beyond
 
 

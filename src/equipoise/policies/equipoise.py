@@ -22,7 +22,6 @@ import numpy as np
 
 from equipoise._jit import borrowed, jitable
 from equipoise.policies.api import (
-    NO_LIMIT,
     STAY,
     Parameter,
     PolicyContext,
@@ -31,7 +30,8 @@ from equipoise.policies.api import (
     learning,
     placement,
 )
-from equipoise.policies.box import Asked, Load, copy_load, empty, fill
+from equipoise.policies.box import Load
+from equipoise.policies.box_search import MEANS, choose
 from equipoise.policies.fetch import fetch
 from equipoise.policies.own_requests import (
     OFFERED,
@@ -48,53 +48,14 @@ from equipoise.policies.own_requests import (
 from equipoise.policies.picture import FLOATS, correct
 from equipoise.policies.random_numbers import STATE_SIZE, below, seed_state
 from equipoise.policies.views import waiting_requests
-from equipoise.policies.weights import (
-    batch_prices,
-    level_price,
-    rank_weights,
-    request_price,
-    request_weights,
-)
-from equipoise.types import Floats, Ints, Memory, Prices, Requests
+from equipoise.types import Ints, Memory, Requests
 
 HOLD_STEPS = 0
-SEEN, MEAN, SQUARE, PACE, WEIGHTS = 0, 1, 2, 3, 4
-"""Positions in memory.floats: requests seen, means of their weight and its square, new ones a round; then others."""
-LATELY, PACE_ROUNDS = 1024, 16
-"""Requests, and rounds, over which means are taken."""
+PACE, WEIGHTS = MEANS, MEANS + 1
+"""Positions in memory.floats behind what `choose` learns: new requests a round; then what is learnt of others."""
+PACE_ROUNDS = 16
+"""Rounds over which the mean is taken."""
 MOST_IMAGINED = 256
-CAPS = 3
-"""Caps tried before none."""
-FINE = 1 << 46
-"""The heaviest a rank can be, as a whole number: weights are compared together with a rank's number."""
-
-
-@jitable
-def take_in(floats: Floats, weight: Floats, new: Ints) -> None:
-    """Take the weight of the contexts of new requests into the means."""
-    for i in range(len(weight)):
-        if new[i]:
-            floats[SEEN] += 1.0
-            share = max(1.0 / floats[SEEN], 1.0 / LATELY)
-            floats[MEAN] += share * (weight[i] - floats[MEAN])
-            floats[SQUARE] += share * (weight[i] * weight[i] - floats[SQUARE])
-
-
-@jitable
-def by_weight_alone(prices: Prices, batch: int, floats: Floats) -> bool:
-    """Whether requests are to weigh what they cost, context or not, and no cap is needed: see `weights`."""
-    with_context, without, terms = batch_prices(prices, batch)
-    spread = batch * (floats[SQUARE] - floats[MEAN] * floats[MEAN])
-    return terms == 1 and with_context >= without and 4.0 * spread >= with_context * with_context
-
-
-@jitable
-def whole_numbers(weight: Floats, unit: float) -> Ints:
-    """Weights in units so small that none but zero is lost."""
-    whole = np.empty(len(weight), np.int64)
-    for k in range(len(weight)):
-        whole[k] = int(weight[k] / unit)
-    return whole
 
 
 @jitable
@@ -105,51 +66,6 @@ def new_and_patient(requests: Requests, count: int, hold_steps: int, idle: bool)
         new[i] = requests.waited_steps[i] == 0
         patient[i] = not idle and requests.waited_steps[i] < hold_steps - 1
     return new, patient
-
-
-@jitable
-def choose(
-    load: Load, requests: Requests, prices: Prices, new: Ints, patient: Ints, floats: Floats, choice: Ints
-) -> None:
-    """Write a rank or -1 for each of the first requests into `choice`: rules 2 to 4."""
-    n, count = len(load.batch), len(choice)
-    even = (load.batch.sum() + count) / n
-    batch = int(even)
-    heavy, heavier, tops = np.zeros(n), np.zeros(count), np.zeros(len(prices.context))
-    request_weights(prices, requests.context_tokens, heavier)
-    take_in(floats, heavier, new)
-    alone = by_weight_alone(prices, batch, floats)
-    fixed = batch_prices(prices, batch)[0] if alone else 0.0
-    heavier += fixed
-    rank_weights(prices, load, alone, heavy, tops)
-    mean = floats[MEAN] + fixed
-    square = floats[SQUARE] + fixed * (2.0 * floats[MEAN] + fixed)
-    together = heavier.sum()
-    most = (heavy.sum() + together) / n + (square / (2.0 * mean) if mean > 0.0 else 0.0)
-    unit = max(heavy.max() + together, most) / FINE
-    if unit == 0.0:
-        unit = 1.0
-    load.weight[:] = whole_numbers(heavy, unit)
-    weight = whole_numbers(heavier, unit)
-    order, nobody = np.argsort(-weight, kind="mergesort"), np.zeros(count, np.int64)
-    before, chosen, cheapest = copy_load(load), np.empty(count, np.int64), np.inf
-    first = -1 if patient.max() == 1 else 0
-    for level in range(first, CAPS + 1):
-        cap = int(np.ceil(even)) + max(level, 0) if level < CAPS and not alone else NO_LIMIT
-        asked = Asked(order, weight, patient if level < 0 else nobody)
-        beyond = fill(load, asked, requests, prices, cap, int(most / unit), chosen)
-        price = level_price(prices, load, chosen, tops)
-        waits = 0
-        for i in range(count):
-            if chosen[i] == STAY and patient[i]:
-                waits += 1
-                price += request_price(prices, batch, requests.context_tokens[i]) / n
-        if price < cheapest:
-            cheapest = price
-            choice[:] = chosen
-        if (beyond == 0 and waits == 0) or (cap == NO_LIMIT and level >= 0):
-            break
-        empty(load, before, chosen)
 
 
 @jitable
@@ -183,9 +99,9 @@ def place(ranks, requests, prices, params, memory, out):  # type: ignore[no-unty
         np.empty(n, np.int64),
         np.empty(n, np.int64),
         ranks.saturated_tokens.copy(),
-        ranks.free_tokens.copy(),
-        ranks.free_slots.copy(),
-        np.zeros(n, np.int64),
+        ranks.free_tokens,
+        ranks.free_slots,
+        np.empty(n, np.int64),
     )
     learnt = memory.floats[WEIGHTS:]
     others = correct(own, ranks, prices, learnt, load.batch, load.context_tokens, load.saturated_tokens)

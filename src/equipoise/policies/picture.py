@@ -110,17 +110,22 @@ def correct(
     mean_batch, mean_context = batch.sum() / n, context.sum() / n
     age, belief, least = -1, 1.0, 1.0
     for r in range(n):
-        if doubt and ranks.report_age_steps[r] != age:
-            age = ranks.report_age_steps[r]
-            belief = np.exp(-pace * age)
-            least = min(least, belief)
-        more = mean_batch + belief * (batch[r] - mean_batch)
-        batch[r] = max(own.batch[r] + int(np.floor(more + 0.5)), 0)
-        tokens = mean_context + belief * (context[r] - mean_context) + ranks.report_age_steps[r] * more
-        context[r] = max(context_now(own, r) + int(np.floor(tokens + 0.5)), 0)
-        shown = ranks.context_tokens[r]
-        if context[r] != shown:
-            for s in range(len(prices.saturation_tokens)):
+        others_batch, others_context = batch[r], context[r] + ranks.report_age_steps[r] * batch[r]
+        if doubt:
+            if ranks.report_age_steps[r] != age:
+                age = ranks.report_age_steps[r]
+                belief = np.exp(-pace * age)
+                least = min(least, belief)
+            more = mean_batch + belief * (batch[r] - mean_batch)
+            others_batch = int(np.floor(more + 0.5))
+            tokens = mean_context + belief * (context[r] - mean_context) + ranks.report_age_steps[r] * more
+            others_context = int(np.floor(tokens + 0.5))
+        batch[r] = max(own.batch[r] + others_batch, 0)
+        context[r] = max(context_now(own, r) + others_context, 0)
+    for s in range(len(prices.saturation_tokens)):
+        for r in range(n):
+            shown = ranks.context_tokens[r]
+            if context[r] != shown:
                 most = min(context[r], batch[r] * prices.saturation_tokens[s])
                 if shown > 0:
                     most = min(most, int(saturated[r, s] * (context[r] / shown)))

@@ -13,7 +13,8 @@ from equipoise.cost import load
 from equipoise.engines import WorkerSpec
 from equipoise.router import InstanceSpec, Router
 from equipoise.serve import decide
-from equipoise.serve.config import TABLES, ServeConfig
+from equipoise.serve.config import ServeConfig
+from equipoise.serve.config_file import TABLES
 from equipoise.serve.driver import Driver
 from equipoise.serve.metrics import SECTIONS, families
 from equipoise.serve.tally import Tally

@@ -262,7 +262,7 @@ async def bare(upstream):
 
 async def ours(upstream, ranks):
     from equipoise.engines import WorkerSpec
-    from equipoise.serve.config import read_config
+    from equipoise.serve.config_file import read_config
     from equipoise.serve.run import settle_collector
     from equipoise.serve.service import Service
 

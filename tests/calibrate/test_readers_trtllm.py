@@ -44,6 +44,14 @@ def record(
 RECORDS = [record(i, r, batch=30 + r) for i in range(4) for r in (0, 1)]
 
 
+def test_ranks_that_write_their_own_records(tmp_path: Path) -> None:
+    """With TLLM_METRICS_ALL_RANKS every rank calls itself attentionDpRank 0, and `rank` tells them apart."""
+    own = [record(i, 0, batch=30 + r) | {"rank": r} for i in range(4) for r in (0, 1)]
+    records = one(write(tmp_path / "m.json", json.dumps(own)))
+    assert records.rank.tolist() == [0, 1] * 4
+    assert records.batch.tolist() == [30, 31] * 4
+
+
 @pytest.mark.parametrize("shape", ["list", "pretty list", "records", "lists"])
 def test_every_shape_of_the_recording(tmp_path: Path, shape: str) -> None:
     text = {

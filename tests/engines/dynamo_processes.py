@@ -9,7 +9,7 @@ import random
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,10 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
-@asynccontextmanager
-async def dynamo(folder: Path, ranks: int, session: Any, *options: str) -> AsyncIterator[tuple[str, str]]:
-    """Frontend and system addresses; both processes end with the context."""
-    venv = environment()
-    http, system = free_port(), free_port()
+def environ(folder: Path) -> dict[str, str]:
+    """Everything on loopback, found through files in the folder."""
     loopback = dict.fromkeys(LOOPBACK, "127.0.0.1")
-    env = {
+    return {
         **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         **loopback,
         "HF_HUB_OFFLINE": "1",
@@ -63,16 +60,40 @@ async def dynamo(folder: Path, ranks: int, session: Any, *options: str) -> Async
         "DYN_EVENT_PLANE": "zmq",
         "DYN_LOG": "warn",
     }
-    (folder / "kv").mkdir()
-    mocker = [
-        "dynamo.mocker",
-        "--model-path",
-        str(venv / "words"),
-        "--model-name",
-        "tiny",
-        "--block-size",
-        "64",
-    ]
+
+
+def start(folder: Path, name: str, module: str, *options: str, **more: str) -> subprocess.Popen[bytes]:
+    """A module of Dynamo's as a process; what it says goes to ``folder/name.log``."""
+    arguments = [str(environment() / "bin" / "python"), "-m", module, *options]
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            arguments, env={**environ(folder), **more}, stdout=log, stderr=log, cwd=folder
+        )
+
+
+def start_frontend(folder: Path, port: int, mode: str) -> subprocess.Popen[bytes]:
+    """A frontend before the folder's mocker, with a router of Dynamo's."""
+    options = ["--http-host", "127.0.0.1", "--http-port", str(port), "--router-mode", mode]
+    return start(folder, f"frontend-{mode}", "dynamo.frontend", *options, "--kv-cache-block-size", "64")
+
+
+def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End them, the slow ones by force."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    for process in processes:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@asynccontextmanager
+async def dynamo(folder: Path, ranks: int, session: Any, *options: str) -> AsyncIterator[tuple[str, str]]:
+    """Frontend and system addresses; both processes end with the context."""
+    http, system = free_port(), free_port()
+    mocker = ["--model-path", str(environment() / "words"), "--model-name", "tiny", "--block-size", "64"]
     mocker += [
         "--data-parallel-size",
         str(ranks),
@@ -80,37 +101,18 @@ async def dynamo(folder: Path, ranks: int, session: Any, *options: str) -> Async
         "16384",
         "--max-num-seqs",
         "64",
-        *options,
     ]
-    frontend = [
-        "dynamo.frontend",
-        "--http-host",
-        "127.0.0.1",
-        "--http-port",
-        str(http),
-        "--router-mode",
-        "kv",
-    ]
-    frontend += ["--kv-cache-block-size", "64"]
+    (folder / "kv").mkdir()
     processes = []
     try:
-        for command, more in ((mocker, {"DYN_SYSTEM_PORT": str(system)}), (frontend, {})):
-            arguments = [str(venv / "bin" / "python"), "-m", *command]
-            with (folder / f"{command[0]}.log").open("wb") as log:
-                processes.append(
-                    subprocess.Popen(arguments, env={**env, **more}, stdout=log, stderr=log, cwd=folder)
-                )
+        processes.append(
+            start(folder, "mocker", "dynamo.mocker", *mocker, *options, DYN_SYSTEM_PORT=str(system))
+        )
+        processes.append(start_frontend(folder, http, "kv"))
         await ready(f"http://127.0.0.1:{http}", session, processes, folder)
         yield f"http://127.0.0.1:{http}", f"http://127.0.0.1:{system}"
     finally:
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        for process in processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        stop(processes)
 
 
 async def ready(url: str, session: Any, processes: list[Any], folder: Path) -> None:

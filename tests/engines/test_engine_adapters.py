@@ -19,7 +19,7 @@ from equipoise.testing.engine_contract import EngineContract
 
 class TestVllm(EngineContract):
     adapter = get("vllm")
-    recorded: ClassVar[dict[str, bytes]] = {"metrics": recorded("vllm-metrics.txt")}
+    recorded: ClassVar[dict[str, bytes]] = {"metrics": recorded("vllm-033-metrics.txt")}
     shown = ((0, 0), (30, 2))
 
 
@@ -73,7 +73,7 @@ def test_names_and_an_unknown_one() -> None:
 
 
 def test_vllm_tokens_come_from_used_blocks() -> None:
-    idle, busy = read_metrics(recorded("vllm-metrics.txt")).ranks
+    idle, busy = read_metrics(recorded("vllm-033-metrics.txt")).ranks
     assert (busy.context_tokens, busy.exact_context, busy.kv_capacity_tokens) == (16384, False, 65536)
     assert (busy.block_tokens, busy.kv_usage, busy.preemptions) == (16, 0.25, 1)
     assert (idle.context_tokens, idle.kv_usage, idle.preemptions) == (0, 0.0, 0)
@@ -81,7 +81,7 @@ def test_vllm_tokens_come_from_used_blocks() -> None:
 
 @pytest.mark.parametrize("start", ["None", "0", ""])
 def test_vllm_capacity_from_blocks_or_unknown(start: str) -> None:
-    page = recorded("vllm-metrics.txt").replace(
+    page = recorded("vllm-033-metrics.txt").replace(
         b'kv_cache_size_tokens="65536"', f'kv_cache_size_tokens="{start}"'.encode()
     )
     assert read_metrics(page).ranks[1].kv_capacity_tokens == 4096 * 16
@@ -163,6 +163,31 @@ def test_trtllm_takes_the_last_iteration_of_each_rank() -> None:
     assert second.kv_capacity_tokens == 12000 * 32
 
 
+def test_trtllm_copies_of_rank_0_are_not_taken_for_another_ranks_load() -> None:
+    """Fanned out by rank 0, a record has rank 0's active requests, blocks and queue beside its own counts."""
+    first, second = get("trtllm").read({"metrics": recorded("trtllm-metrics.json")}).ranks
+    assert (first.running, first.waiting) == (32, 0), "the queue of four is not rank 0's"
+    assert first.kv_usage == 8192 / 12000
+    assert second.kv_usage is None
+
+
+def test_trtllm_records_of_all_ranks_are_their_own() -> None:
+    records = json.loads(recorded("trtllm-metrics.json"))
+    for record in records:
+        record["rank"], record["attentionDpRank"] = record["attentionDpRank"], 0
+        record["numActiveRequests"] = 7 + record["rank"]
+        record["kvCacheStats"]["usedNumBlocks"] = 6000 * record["rank"]
+    first, second = get("trtllm").read({"metrics": json.dumps(records).encode()}).ranks
+    assert (first.rank, first.running, first.kv_usage) == (0, 7, 0.0)
+    assert (second.rank, second.running, second.kv_usage) == (1, 8, 0.5)
+
+
+def test_trtllm_alone_has_the_queue() -> None:
+    records = [r for r in json.loads(recorded("trtllm-metrics.json")) if r["attentionDpRank"] == 0]
+    (load,) = get("trtllm").read({"metrics": json.dumps(records).encode()}).ranks
+    assert (load.running, load.waiting) == (32, 4)
+
+
 def test_trtllm_drained_is_no_news() -> None:
     assert get("trtllm").read({"metrics": b"[]"}).ranks == ()
     assert get("trtllm").pages[0].drained
@@ -172,8 +197,9 @@ def test_trtllm_tokens_of_blocks_before_they_were_counted() -> None:
     records = json.loads(recorded("trtllm-metrics.json"))
     for record in records:
         del record["inflightBatchingStats"]["numGenKvTokens"]
-    load = get("trtllm").read({"metrics": json.dumps(records).encode()}).ranks[1]
-    assert (load.context_tokens, load.exact_context) == (1260 * 32, False)
+    own, copied = get("trtllm").read({"metrics": json.dumps(records).encode()}).ranks
+    assert (own.context_tokens, own.exact_context) == (8192 * 32, False)
+    assert (copied.context_tokens, copied.exact_context) == (None, False)
 
 
 def test_trtllm_over_http_takes_no_rank() -> None:

@@ -23,7 +23,7 @@ class Router:
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = [*COMMAND, *arguments, "--port", "0", "--admin-port", "0"]
         self.said = ""
-        self.url = self.admin = self.name = ""
+        self.url = self.admin = self.name = self.picker = ""
         self.alive = True
 
     async def start(self) -> None:
@@ -41,6 +41,8 @@ class Router:
                     raise RuntimeError(self.said)
                 await asyncio.sleep(0.02)
             setattr(self, name, found[1].rstrip(","))
+        found = re.search(r"Envoy asks on (\S+?),", self.said)
+        self.picker = found[1] if found else ""
 
     async def _read(self) -> None:
         while line := await self.process.stderr.readline():
@@ -100,13 +102,15 @@ class Routers:
             )
         )
 
+    async def ledger(self, one: Router) -> list[dict[str, Any]]:
+        """What is in the ledger of one of them."""
+        async with self.client.get(one.admin + "/leases?n=10000") as answer:
+            found: list[dict[str, Any]] = (await answer.json())["leases"]
+        return found
+
     async def leases(self) -> list[dict[str, Any]]:
         """What is in the ledgers of the living."""
-        found = []
-        for one in self.alive:
-            async with self.client.get(one.admin + "/leases?n=10000") as answer:
-                found += (await answer.json())["leases"]
-        return found
+        return [row for one in self.alive for row in await self.ledger(one)]
 
     async def until(self, true: Any, seconds: float = 60.0, what: str = "") -> float:
         """Wait for an awaitable condition; how long it took."""
@@ -121,9 +125,11 @@ class Routers:
 
 
 @contextlib.asynccontextmanager
-async def routers(count: int, arguments: Sequence[str], instances: int) -> AsyncIterator[Routers]:
-    """So many, settled."""
-    made = [Router(arguments) for _ in range(count)]
+async def routers(
+    count: int, arguments: Sequence[str], instances: int, own: Sequence[Sequence[str]] = ()
+) -> AsyncIterator[Routers]:
+    """So many, settled; `own` are the arguments of each alone."""
+    made = [Router([*arguments, *(own[k] if own else ())]) for k in range(count)]
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
     ) as client:

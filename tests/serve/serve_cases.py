@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 
 from equipoise.engines import WorkerSpec
-from equipoise.serve.config import ServeConfig, read_config
+from equipoise.serve.config import ServeConfig
+from equipoise.serve.config_file import read_config
 from equipoise.serve.service import Service
 from equipoise.testing.mock_engine import MockEngine
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from serve_cases import mock, on_a_loop, stage
 
-from equipoise.serve.grafana import ROWS
+from equipoise.serve.panels import ROWS
 
 pytestmark = pytest.mark.proof
 

@@ -18,7 +18,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ep_grpc  # 
 from envoy_rig import Worker, envoy, run  # noqa: E402
 
 from equipoise.serve.envoy import messages  # noqa: E402
-from equipoise.serve.envoy.picker import DESTINATION  # noqa: E402
+from equipoise.serve.envoy.held import DESTINATION  # noqa: E402
 
 pytestmark = pytest.mark.proof
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from envoy_rig import EMPTY, make_driver, residue, run
 
+from equipoise.serve.envoy.held import DESTINATION, PICKER_HEADER, End, Held, Refusal
 from equipoise.serve.envoy.lengths import AnswerLengths
-from equipoise.serve.envoy.picker import DESTINATION, PICKER_HEADER, End, Held, Picker, Refusal
+from equipoise.serve.envoy.picker import Picker
 
 URL = "http://127.0.0.1:8001"
 BODY = b'{"model": "m", "prompt": [1, 2, 3], "max_tokens": 5, "stream": true}'

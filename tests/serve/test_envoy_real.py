@@ -19,7 +19,8 @@ from envoy_rig import EMPTY, RANK, NotingPicker, Worker, envoy, free_ports, make
 
 from equipoise.errors import InputError  # noqa: E402
 from equipoise.serve.envoy.ext_proc import PickerServer  # noqa: E402
-from equipoise.serve.envoy.picker import DESTINATION, Picker  # noqa: E402
+from equipoise.serve.envoy.held import DESTINATION  # noqa: E402
+from equipoise.serve.envoy.picker import Picker  # noqa: E402
 
 pytestmark = pytest.mark.proof
 

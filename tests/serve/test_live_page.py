@@ -14,8 +14,9 @@ from equipoise.cost import load
 from equipoise.engines import WorkerSpec
 from equipoise.errors import EquipoiseError, InputError
 from equipoise.serve.browser import _known
-from equipoise.serve.grafana import ROWS, dashboard, dashboard_text
+from equipoise.serve.grafana import dashboard, dashboard_text
 from equipoise.serve.page.site import policy_of
+from equipoise.serve.panels import ROWS
 from equipoise.serve.prices import over_mean, priced
 from equipoise.serve.shadows import shadow_list
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 from collections import Counter
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.proof
 
 CONFIG = """
 workers = [{workers}]
+shadows = ["least_tokens", "dualpath"]
 [replicas]
 redis = "{redis}"
 ttl_s = 1.5
@@ -27,6 +29,8 @@ hold_s = 15.0
 [polling]
 period_s = 0.1
 """
+CHOICES = re.compile(r'^equipoise_shadow_choices_total{choice="\w+",policy="([^"]+)"} (\S+)$', re.MULTILINE)
+PLACED = re.compile(r'^equipoise_events_total{event="dispatched"} (\S+)$', re.MULTILINE)
 HARMLESS_REASONS = {"no_owner", "owner_unreachable"}
 
 
@@ -100,6 +104,18 @@ class Load:
                     self.shorts.append(task)
                 await asyncio.sleep(0.2)
         await asyncio.gather(*self.shorts)
+
+
+async def shadows_saw_all_it_placed(group, one):
+    """Whoever looks on was asked for every request that its router has placed, on what that router owned then."""
+    async with group.client.get(one.admin + "/metrics") as answer:
+        page = await answer.text()
+    chosen = Counter()
+    for policy, count in CHOICES.findall(page):
+        chosen[policy] += float(count)
+    (placed,) = PLACED.findall(page)
+    assert dict(chosen) == dict.fromkeys(("least_tokens", "dualpath"), float(placed))
+    assert "equipoise_shadow_errors_total 0.0" in page
 
 
 def test_an_owner_is_stopped_and_an_owner_is_killed_under_load(redis, tmp_path):
@@ -176,6 +192,7 @@ async def stopped_and_killed(redis, tmp_path):
 
         await group.until(idle, what="nothing is left")
         for one in group.alive:
+            await shadows_saw_all_it_placed(group, one)
             assert "Traceback" not in one.said
             rows = await group.ownership(one)
             assert rows["far_requests"] == rows["kept_requests"] == 0

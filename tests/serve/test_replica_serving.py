@@ -12,7 +12,7 @@ from serve_cases import asked, config_for, mock, on_a_loop
 
 from equipoise.cli.app import main
 from equipoise.errors import InputError
-from equipoise.serve.config import read_config
+from equipoise.serve.config_file import read_config
 from equipoise.serve.replicas import RedisStore
 from equipoise.serve.replicas.store import Beat, Wish
 from equipoise.serve.service import Service
@@ -267,7 +267,7 @@ async def test_pickers_of_envoy_share_instances_and_keep_each_others_leases_aliv
         "envoy.service.ext_proc.v3.external_processor_pb2",
         reason="needs xds-protos: pip install 'equipoise[envoy]'",
     )
-    from equipoise.serve.envoy.picker import Held
+    from equipoise.serve.envoy.held import Held
     from equipoise.serve.envoy.service import PickerService, picker_config
 
     numbers = iter("12")

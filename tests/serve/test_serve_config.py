@@ -10,7 +10,7 @@ import pytest
 from equipoise.cli.app import main
 from equipoise.engines import WorkerSpec
 from equipoise.errors import InputError
-from equipoise.serve.config import TABLES, read_config
+from equipoise.serve.config_file import TABLES, read_config
 from equipoise.serve.sockets import listen
 
 FILE = """

@@ -62,6 +62,7 @@ def serve(
     admin_token: str | None = None,
     kv_capacity_tokens: Whole | None = None,
     max_batch: Whole | None = None,
+    tokenizer: str | None = None,
     growth_reserve_tokens: Whole | None = None,
     scope: Literal["pool", "instance"] | None = None,
     counts: Literal["stream", "extrapolated"] | None = None,
@@ -140,6 +141,8 @@ def serve(
         KV cache of a rank, in tokens, where the engine does not say.
     max_batch
         Running requests of a rank, where the engine does not say.
+    tokenizer
+        The model's tokenizer.json, or its folder: prompts are counted by it instead of by their bytes.
     growth_reserve_tokens
         Tokens the capacity filter keeps free on a rank for growth. Default: 0.
     scope
@@ -198,7 +201,7 @@ def serve(
         How much is said on standard error.
     """
     try:
-        from equipoise.serve.config import read_config
+        from equipoise.serve.config_file import read_config
         from equipoise.serve.run import check as check_config
         from equipoise.serve.run import run, to_stderr
         from equipoise.serve.shadows import shadow_list
@@ -230,6 +233,7 @@ def serve(
         "admin_token": admin_token,
         "kv_capacity_tokens": kv_capacity_tokens,
         "max_batch": max_batch,
+        "tokenizer": tokenizer,
         "router.growth_reserve_tokens": growth_reserve_tokens,
         "router.scope": scope,
         "router.counts": counts,

@@ -116,7 +116,7 @@ def _address(url: str) -> str:
 
 def _read(config: Path, worker_urls: tuple[str, ...]) -> Any:
     from equipoise.engines.workers import parse_line
-    from equipoise.serve.config import read_config
+    from equipoise.serve.config_file import read_config
 
     return read_config(
         config, {"workers": tuple(parse_line(url, "--worker-urls") for url in worker_urls) or None}

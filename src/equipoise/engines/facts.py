@@ -6,7 +6,7 @@ stay those that came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -50,6 +50,8 @@ class RequestFacts(msgspec.Struct, frozen=True):
         Most output tokens of one sequence; -1 where none was declared.
     sequences : int
         Sequences it decodes at once: prompts in the batch times choices of each.
+    choices : int
+        Of each prompt: every one holds the prompt's tokens.
     ignore_eos : bool
         It will use its whole budget.
     session : str or None
@@ -66,6 +68,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
     prompt_bytes: int
     budget_tokens: int
     sequences: int
+    choices: int
     ignore_eos: bool
     session: str | None
     body_bytes: int
@@ -138,14 +141,7 @@ def request_facts(path: str, body: bytes, headers: Mapping[str, str] | None = No
     route = path.partition("?")[0].rstrip("/")
     sampling = _object(read.sampling_params)
     own = route.endswith("/generate")  # /generate and /inference/v1/generate
-    if own:
-        parts: tuple[msgspec.Raw, ...] = (read.text, read.input_ids, read.token_ids, read.prompt)
-    elif route == "/v1/responses":
-        parts = (read.input, read.instructions, read.tools)
-    elif route in ("/v1/chat/completions", "/v1/messages"):
-        parts = (read.messages, read.system, read.tools)
-    else:
-        parts = (read.prompt,)
+    parts = [getattr(read, name) for name in prompt_fields(route)]
     tokens, text_bytes, prompts = _prompt(parts, batched=own or route == "/v1/completions")
     budgets = [
         _whole(read.max_tokens),
@@ -164,6 +160,7 @@ def request_facts(path: str, body: bytes, headers: Mapping[str, str] | None = No
         prompt_bytes=text_bytes,
         budget_tokens=min(declared) if declared else -1,
         sequences=min(prompts * choices, MAX_BUDGET),
+        choices=min(choices, MAX_BUDGET),
         ignore_eos=bytes(read.ignore_eos) == b"true" or sampling.get("ignore_eos") is True,
         session=_session(read, headers or {}),
         body_bytes=len(body),
@@ -171,7 +168,18 @@ def request_facts(path: str, body: bytes, headers: Mapping[str, str] | None = No
     )
 
 
-def _prompt(parts: tuple[msgspec.Raw, ...], *, batched: bool) -> tuple[int, int, int]:
+def prompt_fields(route: str) -> tuple[str, ...]:
+    """Fields of a body that hold the prompt, by the route it is sent to."""
+    if route.endswith("/generate"):
+        return ("text", "input_ids", "token_ids", "prompt")
+    if route == "/v1/responses":
+        return ("input", "instructions", "tools")
+    if route in ("/v1/chat/completions", "/v1/messages"):
+        return ("messages", "system", "tools")
+    return ("prompt",)
+
+
+def _prompt(parts: Sequence[msgspec.Raw], *, batched: bool) -> tuple[int, int, int]:
     """Tokens (-1: unknown), bytes of text, and the number of prompts."""
     tokens, text_bytes, prompts = -1, 0, 1
     for raw in parts:

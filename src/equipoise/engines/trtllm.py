@@ -1,8 +1,12 @@
 """TensorRT-LLM 1.3: iteration statistics from ``GET /metrics``, a JSON list that reading empties.
 
-Needs ``enable_iter_perf_stats: true``. Under attention DP there is a record a rank and iteration, told apart by
-``attentionDpRank`` (PR 13649). Only one reader may poll it. Its HTTP server takes no rank: ranks are chosen through
-the LLM API, gRPC, or a Dynamo frontend before it.
+Needs ``enable_iter_perf_stats: true``. Only one reader may poll it. Its HTTP server takes no rank: ranks are chosen
+through the LLM API, gRPC, or a Dynamo frontend before it.
+
+Under attention DP there is a record a rank and iteration, told apart by ``attentionDpRank`` (PR 13649), but only the
+counts of what was scheduled in it are that rank's own: active requests, KV blocks and limits are copies of rank 0's
+(``_torch/pyexecutor/adp_iter_stats.py``), and the queue before the ranks is shown at rank 0. With
+``TLLM_METRICS_ALL_RANKS=1`` (PR 13221) every rank writes a record of its own, told by ``rank``.
 """
 
 from __future__ import annotations
@@ -38,17 +42,23 @@ def read_statistics(page: bytes) -> Observation:
     for record in records:
         if not isinstance(record, dict):
             raise EngineError(f"{source}: a record is no object.")
-        rank = count(record.get("attentionDpRank", record.get("rank", 0)), "attentionDpRank", source)
+        rank = _rank(record, source)
         if rank >= MAX_RANKS:
             raise EngineError(f"{source}: attentionDpRank = {rank}; ranks are 0 to {MAX_RANKS - 1}.")
         iteration = count(record.get("iter", 0), "iter", source)
         if rank not in last or iteration >= last[rank][0]:
             last[rank] = (iteration, record)
-    loads = tuple(_load(rank, *last[rank], source) for rank in sorted(last))
+    loads = tuple(_load(rank, *last[rank], source, alone=len(last) == 1) for rank in sorted(last))
     return Observation("trtllm", loads)
 
 
-def _load(rank: int, iteration: int, record: Mapping[str, Any], source: str) -> RankLoad:
+def _rank(record: Mapping[str, Any], source: str) -> int:
+    """Whose it is: fanned out by rank 0, it has rank 0's ``rank``; of all ranks, it has ``attentionDpRank`` 0."""
+    given = (optional_count(record.get(name), name, source) or 0 for name in ("attentionDpRank", "rank"))
+    return max(given)
+
+
+def _load(rank: int, iteration: int, record: Mapping[str, Any], source: str, alone: bool) -> RankLoad:
     def part(name: str) -> Mapping[str, Any]:
         value = record.get(name)
         return value if isinstance(value, dict) else {}
@@ -58,19 +68,23 @@ def _load(rank: int, iteration: int, record: Mapping[str, Any], source: str) -> 
     def number(of: Mapping[str, Any], name: str) -> int | None:
         return optional_count(of.get(name), name, source)
 
+    own = rank == 0 or record.get("rank") == rank  # else what is not counted by rank is rank 0's
     block = number(blocks, "tokensPerBlock") or None
-    used, most = number(blocks, "usedNumBlocks"), number(blocks, "maxNumBlocks") or None
+    used, most = number(blocks, "usedNumBlocks") if own else None, number(blocks, "maxNumBlocks") or None
     attended = number(batch, "numGenKvTokens")
     context = attended
     if context is None and used is not None and block is not None:
         context = used * block
-    active = number(record, "numActiveRequests")
+    # Beside other ranks all are counted alike, by what was scheduled; the queue belongs to none of them yet.
+    counted = alone or record.get("rank") == rank
+    active = number(record, "numActiveRequests") if counted else None
     if active is None:
         active = (number(batch, "numGenRequests") or 0) + (number(batch, "numContextRequests") or 0)
+    waiting = number(record, "numQueuedRequests") if alone else number(batch, "numPausedRequests")
     return RankLoad(
         rank=rank,
         running=active,
-        waiting=number(record, "numQueuedRequests") or 0,
+        waiting=waiting or 0,
         context_tokens=context,
         exact_context=attended is not None,
         kv_usage=None if used is None or most is None else min(used / most, 1.0),

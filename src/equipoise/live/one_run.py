@@ -25,8 +25,9 @@ from equipoise.live.sender import Prepared, Sender
 from equipoise.live.wire import Connections
 from equipoise.policies import parse
 from equipoise.router import RejectReason, Router, Settings
+from equipoise.serve.polling import Polling
 from equipoise.serve.tally import Tally
-from equipoise.serve.watch import Polling, Watch
+from equipoise.serve.watch import Watch
 from equipoise.traces.trace import Trace
 
 __all__ = ["OneRun", "router_of"]

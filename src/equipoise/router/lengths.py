@@ -49,6 +49,11 @@ class PromptLengths:
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether there is a tokenizer, so that the text is wanted beside its bytes."""
+        return self._tokenizer is not None
+
     def estimate(self, model: str, *, prompt_bytes: int, text: str | None = None) -> int:
         """Tokens of a prompt, at least 1."""
         if self._tokenizer is not None and text is not None:

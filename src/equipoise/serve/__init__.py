@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from equipoise._lazy import lazy
 
 if TYPE_CHECKING:
-    from equipoise.serve.config import ServeConfig, read_config
+    from equipoise.serve.config import ServeConfig
+    from equipoise.serve.config_file import read_config
     from equipoise.serve.driver import Driver, Lease
     from equipoise.serve.service import Service
 
@@ -18,5 +19,10 @@ __all__ = ["Driver", "Lease", "ServeConfig", "Service", "read_config"]
 
 __getattr__ = lazy(
     __name__,
-    {"config": ("ServeConfig", "read_config"), "driver": ("Driver", "Lease"), "service": ("Service",)},
+    {
+        "config": ("ServeConfig",),
+        "config_file": ("read_config",),
+        "driver": ("Driver", "Lease"),
+        "service": ("Service",),
+    },
 )

@@ -1,30 +1,20 @@
-"""The configuration of `equipoise serve`: a TOML file, options over it, checked before anything starts."""
+"""The configuration of `equipoise serve`, checked before anything starts."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from equipoise.engines import WorkerSpec, parse_workers
-from equipoise.errors import InputError, nearest
+from equipoise.engines import WorkerSpec
+from equipoise.errors import InputError
 from equipoise.router.settings import Settings
 from equipoise.serve.edge import Limits
+from equipoise.serve.polling import Polling
 from equipoise.serve.replicas.settings import Replicas
 from equipoise.serve.settings import Forwarding, Timeouts
-from equipoise.serve.watch import Polling
 
-__all__ = ["ServeConfig", "read_config"]
-
-T = TypeVar("T")
-
-MOST_BYTES = 4 << 20
+__all__ = ["ServeConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +40,8 @@ class ServeConfig:
         Of the policy.
     kv_capacity_tokens, max_batch : int, optional
         Of a rank, where the engine does not say.
+    tokenizer : str, optional
+        The model's ``tokenizer.json``, or its folder: prompts are counted by it, not by their bytes.
     sglang_header_overrides : bool
         SGLang runs with ``SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1``: bodies of ``/generate`` stay as they came.
     host : str
@@ -96,6 +88,7 @@ class ServeConfig:
     seed: int = 0
     kv_capacity_tokens: int | None = None
     max_batch: int | None = None
+    tokenizer: str | None = None
     sglang_header_overrides: bool = False
     host: str = "127.0.0.1"
     port: int = 30000
@@ -183,123 +176,6 @@ def _check_numbers(part: Any) -> None:
             raise InputError(
                 f"{one.name} = {value}", where=type(part).__name__.lower(), fix="must be 0 or more"
             )
-
-
-TABLES = {
-    "router": Settings,
-    "limits": Limits,
-    "timeouts": Timeouts,
-    "forwarding": Forwarding,
-    "polling": Polling,
-    "replicas": Replicas,
-}
-
-
-def read_config(path: str | Path | None, options: Mapping[str, Any]) -> ServeConfig:
-    """A file and options over it.
-
-    Parameters
-    ----------
-    path : path, optional
-    options : mapping of str to value
-        Names of `ServeConfig`, those of its parts as ``part.name``; None: not given.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, a key is unknown, a value of the wrong type or out of bounds.
-    """
-    values: dict[str, Any] = {}
-    where = "options"
-    if path is not None:
-        where = str(path)
-        values = _read(Path(path), where)
-    given = {key: value for key, value in options.items() if value is not None}
-    tables: dict[str, dict[str, Any]] = {}
-    for name in TABLES:
-        table = values.pop(name, {})
-        if not isinstance(table, dict):
-            raise InputError(f"{name} is no table", where=where, fix=f"write [{name}] and keys below it")
-        tables[name] = dict(table)
-    for key, value in given.items():
-        part, dot, name = key.partition(".")
-        if dot:
-            tables[part][name] = value
-        else:
-            values[key] = value
-    known = [f.name for f in fields(ServeConfig)]
-    for key in values:
-        if key not in known:
-            raise InputError(f"unknown key {key!r}", where=where, fix=nearest(key, known))
-    built: dict[str, Any] = {
-        name: _part(kind, tables[name], f"{where}, [{name}]") for name, kind in TABLES.items()
-    }
-    workers = values.pop("workers", ())
-    plain = _convert({k: v for k, v in values.items() if k not in TABLES}, where)
-    return ServeConfig(workers=_workers(workers, where), **plain, **built)
-
-
-def _read(path: Path, where: str) -> dict[str, Any]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"it cannot be read ({error.strerror})", where=where, fix="check the path"
-        ) from error
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{len(data):,} bytes", where=where, fix="it is no configuration")
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"no TOML ({str(error)[:120]})", where=where, fix="mend it") from error
-
-
-def _part(kind: type[T], values: Any, where: str) -> T:
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise InputError(f"unknown key {key!r}", where=where, fix=nearest(key, known))
-    try:
-        return msgspec.convert(values, kind, strict=True)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            str(error).replace("Object", "it"), where=where, fix="give a value of that type"
-        ) from error
-
-
-_PLAIN = {f.name: f.type for f in fields(ServeConfig) if f.name not in TABLES and f.name != "workers"}
-
-
-def _convert(values: dict[str, Any], where: str) -> dict[str, Any]:
-    kinds: dict[str, Any] = {
-        "int": int,
-        "float": float,
-        "str": str,
-        "bool": bool,
-        "str | None": str | None,
-        "int | None": int | None,
-        "tuple[str, ...]": tuple[str, ...],
-    }
-    found = {}
-    for key, value in values.items():
-        try:
-            found[key] = msgspec.convert(value, kinds[str(_PLAIN[key])], strict=True)
-        except msgspec.ValidationError as error:
-            shown = "..." if key in ("api_key", "admin_token") else repr(str(value)[:40])
-            raise InputError(
-                f"{key} = {shown}", where=where, fix=f"must be {_PLAIN[key]} ({error})"
-            ) from error
-    return found
-
-
-def _workers(value: Any, where: str) -> tuple[WorkerSpec, ...]:
-    if isinstance(value, tuple) and all(isinstance(one, WorkerSpec) for one in value):
-        places = [(one.url, one.first_rank, one.worker_id) for one in value]
-        for one, place in zip(value, places, strict=True):
-            if places.count(place) > 1:
-                raise InputError(f"{one.url} stands there twice", where="--worker-urls", fix="remove one")
-        return value
-    return parse_workers(json.dumps({"workers": value}, default=str), where)
 
 
 def with_workers(config: ServeConfig, workers: tuple[WorkerSpec, ...]) -> ServeConfig:

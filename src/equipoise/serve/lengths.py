@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from equipoise.engines.facts import RequestFacts
+from equipoise.engines.prompts import prompt_text
 from equipoise.router.lengths import PromptLengths
 
-__all__ = ["Lengths"]
+__all__ = ["Lengths", "context_of"]
 
 MOST_MODELS = 256
 FADING = 63.0 / 64.0
@@ -18,8 +22,8 @@ class Lengths(PromptLengths):
     stream tell.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tokenizer: Callable[[str, str], int | None] | None = None) -> None:
+        super().__init__(tokenizer)
         self._events: dict[str, tuple[float, float]] = {}
 
     def per_event(self, model: str) -> float:
@@ -36,3 +40,21 @@ class Lengths(PromptLengths):
         had = self._events.get(model, (1.0, 1.0))
         if len(self._events) < MOST_MODELS or model in self._events:
             self._events[model] = (had[0] * FADING + tokens / events, had[1] * FADING + 1.0)
+
+
+def context_of(lengths: PromptLengths, facts: RequestFacts, path: str, body: bytes) -> int:
+    """Tokens that the prompts of a request hold on its rank; every choice holds its prompt.
+
+    Parameters
+    ----------
+    lengths : PromptLengths
+    facts : RequestFacts
+        Of this body.
+    path : str
+    body : bytes
+    """
+    tokens = facts.prompt_tokens
+    if tokens < 0:
+        text = prompt_text(path, body) if lengths.reads_text else None
+        tokens = lengths.estimate(facts.model, prompt_bytes=facts.prompt_bytes, text=text)
+    return max(tokens, 1) * facts.choices

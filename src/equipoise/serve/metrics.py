@@ -102,6 +102,12 @@ class _Numbers(Collector):
         )
         yield counter("polls", "Looks at engines.", "worker", tally.polls.of)
         yield counter("poll_failures", "Looks that failed.", "reason", tally.poll_failures.of)
+        yield counter(
+            "engine_preemptions",
+            "Requests that engines threw out of their cache for lack of room: more was sent there than fits.",
+            "worker",
+            tally.preemptions.of,
+        )
         yield counter("decided", "Requests of the decision API.", "outcome", tally.decided.of)
         yield counter("released", "Leases the decision API was given back.", "outcome", tally.released.of)
         yield one_counter("tokens", "Output tokens passed on.", tally.tokens)

@@ -25,7 +25,7 @@ from equipoise.serve.body import read_body
 from equipoise.serve.driver import Driver, Lease
 from equipoise.serve.exchange import Exchange, Exchanges, Failure, failure
 from equipoise.serve.forward import answer_headers, pinned_body, request_headers
-from equipoise.serve.lengths import Lengths
+from equipoise.serve.lengths import Lengths, context_of
 from equipoise.serve.quiet import QuietLog
 from equipoise.serve.relay import relay
 from equipoise.serve.retries import RetryBudget
@@ -136,14 +136,9 @@ class Proxy:
 
     def _understand(self, request: web.BaseRequest, path: str, body: bytes) -> _Asked:
         facts = request_facts(path, body, request.headers)
-        context = facts.prompt_tokens
-        if context < 0:
-            context = self.lengths.estimate(facts.model, prompt_bytes=facts.prompt_bytes)
-        # The router counts one context a request; the ranks of an engine hold one a sequence.
-        context = max(context, 1) * facts.sequences
         arrival = Arrival(
             f"{self._mark}{next(self._numbers):x}",
-            context,
+            context_of(self.lengths, facts, path, body),
             facts.budget_tokens,
             facts.session,
             request.headers.get(CLASS_HEADER, "default"),

@@ -35,6 +35,7 @@ from equipoise.serve.replicas.owners import Owners
 from equipoise.serve.shadows import shadow_list
 from equipoise.serve.sockets import BACKLOG, listen
 from equipoise.serve.tally import Tally
+from equipoise.serve.tokenizer import read_tokenizer
 from equipoise.serve.watch import Watch
 from equipoise.serve.workers import Workers
 
@@ -59,7 +60,8 @@ class Service:
         self.policy = parse(config.policy)
         shadow_list(config.shadows, "shadows")
         self.cost = costs.load(config.cost)
-        self.tally, self.lengths = Tally(), Lengths()
+        self.tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer is not None else None
+        self.tally, self.lengths = Tally(), Lengths(self.tokenizer)
         self._log_file: IO[bytes] | None = None
         self.owners: Owners | None = None
         """The other routers before the pool; none: there is this one."""

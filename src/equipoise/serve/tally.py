@@ -82,6 +82,8 @@ class Tally:
         Answers of engines, by status.
     polls, poll_failures : Counter
         Looks at engines, by instance; those that failed, by reason.
+    preemptions : Counter
+        Requests that engines threw out for lack of room, by instance.
     tokens, chunks : int
         Passed on.
     streams : int
@@ -96,7 +98,7 @@ class Tally:
         self.requests, self.answers, self.refused = Counter(), Counter(), Counter()
         self.failed, self.timeouts, self.retries = Counter(), Counter(), Counter()
         self.upstream_status, self.polls, self.poll_failures = Counter(), Counter(), Counter()
-        self.decided, self.released = Counter(), Counter()
+        self.decided, self.released, self.preemptions = Counter(), Counter(), Counter()
         self.retries_refused = 0
         self.tokens = self.chunks = self.streams = self.body_bytes = 0
         self.decision_s = Histogram([1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1])

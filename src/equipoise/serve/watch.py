@@ -1,10 +1,4 @@
-"""Reads the engines, and tells the router: loads of ranks, engines that are gone, engines that are back.
-
-A look that fails says little: metrics are slow or off while requests run well. An instance is called lost when nothing
-answers at its address, several times in a row, and no stream has brought a byte meanwhile; when it says itself that it
-is not well (``/health``); and when a rank has left its page. Everything else shows as the age of its reports, and the
-router falls back by itself.
-"""
+"""Reads the engines, each in a task of its own: loads of ranks, whether they are well, how they number their ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import aiohttp
 from msgspec import structs
@@ -23,67 +17,20 @@ from equipoise.engines.reports import rank_reports
 from equipoise.errors import EngineError, InputError
 from equipoise.router import RankReport
 from equipoise.serve.driver import Driver
+from equipoise.serve.polling import Polling
 from equipoise.serve.quiet import QuietLog
 from equipoise.serve.tally import Tally
 from equipoise.serve.targets import Node, Target
+from equipoise.serve.verdicts import UNHEALTHY, UNREACHABLE, State, Verdicts
 
-__all__ = ["Polling", "Watch"]
+__all__ = ["Watch"]
 
 _log = logging.getLogger(__name__)
 
 MOST_NOTES = 32
-UNREACHABLE, UNHEALTHY, RANK_GONE = "unreachable", "unhealthy", "rank_gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polling:
-    """How engines are read.
-
-    Parameters
-    ----------
-    period_s : float
-        From one look at an instance to the next.
-    timeout_s : float
-        For one look.
-    lost_after : int
-        Looks in a row that nothing answered, until the instance is called lost.
-    quiet_s : float
-        ... unless a stream has brought something from it within so many seconds.
-    health_path : str
-        Asked beside the loads: 500 and above, `lost_after` times in a row, means lost. Empty: not asked.
-    health_period_s : float
-        From one such question to the next.
-    numbering_model : str
-        Model of the small request that finds how a vLLM node numbers its ranks.
-    """
-
-    period_s: float = 0.25
-    timeout_s: float = 5.0
-    lost_after: int = 3
-    quiet_s: float = 5.0
-    health_path: str = "/health"
-    health_period_s: float = 1.0
-    numbering_model: str = ""
-
-
-@dataclass(slots=True)
-class _State:
-    """What the looks at one target have shown."""
-
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    failures: int = 0
-    unwell: int = 0
-    lost: set[str] = field(default_factory=set)
-    """Why it is lost: nobody answers, it is not well, a rank is gone."""
-    problem: str = ""
-    seen: set[int] = field(default_factory=set)
-    missing: dict[int, int] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)
-    reports: list[RankReport] = field(default_factory=list)
-    """Of the last look, while another router places on it."""
-
-
-_Act = Callable[[Target, _State], Awaitable[None]]
+_Act = Callable[[Target, State], Awaitable[None]]
 
 
 class Watch:
@@ -118,7 +65,8 @@ class Watch:
         self._session, self._client, self._clients = session, client, clients or {}
         self._on_sized = on_sized or (lambda target: None)
         self._quiet = QuietLog(_log)
-        self._states: dict[str, _State] = {}
+        self._verdicts = Verdicts(driver, polling, tally, self._quiet)
+        self._states: dict[str, State] = {}
 
     def set_targets(self, targets: Iterable[Target]) -> None:
         """Look at these from now on."""
@@ -128,7 +76,7 @@ class Watch:
                 task.cancel()
         for name, target in wanted.items():
             if name not in self._states:
-                state = self._states[name] = _State()
+                state = self._states[name] = State()
                 jobs = [self._run(target, state, self.look, self.polling.period_s)]
                 if self.polling.health_path:
                     jobs.append(self._run(target, state, self.probe, self.polling.health_period_s))
@@ -147,22 +95,15 @@ class Watch:
     def renew(self, name: str) -> None:
         """The router has newly got an instance: it is told what the last looks have shown."""
         state, i = self._states.get(name), self.driver.index(name)
-        if state is None or i is None:
-            return
-        if state.reports:
-            self.driver.report([structs.replace(one, instance=i) for one in state.reports])
-        for rank, count in state.missing.items():
-            if count >= self.polling.lost_after:
-                self.driver.rank_lost(i, rank, RANK_GONE)
-        for why in sorted(state.lost - {RANK_GONE}):
-            self.driver.instance_lost(i, why)
+        if state is not None and i is not None:
+            self._verdicts.again(state, i)
 
     def problem(self, name: str) -> str:
         """What is wrong with a target, in words; empty: nothing."""
         state = self._states.get(name)
         return (state.problem or ", ".join(sorted(state.lost))) if state is not None else ""
 
-    async def _run(self, target: Target, state: _State, act: _Act, period_s: float) -> None:
+    async def _run(self, target: Target, state: State, act: _Act, period_s: float) -> None:
         while True:
             began_s = self.driver.now_s()
             try:
@@ -174,9 +115,9 @@ class Watch:
             pause_s = period_s * random.uniform(0.9, 1.1)
             await asyncio.sleep(max(pause_s - spent_s, pause_s / 10))
 
-    async def look(self, target: Target, state: _State | None = None) -> None:
+    async def look(self, target: Target, state: State | None = None) -> None:
         """One look at the loads of a target."""
-        state = state if state is not None else self._states.setdefault(target.name, _State())
+        state = state if state is not None else self._states.setdefault(target.name, State())
         self.tally.polls.add(target.name)
         client = self._clients.get(target.name, self._client)
         sent_s = self.driver.now_s()
@@ -185,7 +126,7 @@ class Watch:
             for node, seen in found:
                 self._size(target, node, seen)
         except (EngineError, InputError) as error:
-            self._failed(target, state, error)
+            self._verdicts.failed(target, state, error)
             return
         state.problem = ""
         state.failures = 0
@@ -197,23 +138,24 @@ class Watch:
         reports: list[RankReport] = []
         for node, observations in found:
             self._notes(target, state, observations)
+            self._preemptions(target, state, node, observations)
             try:
                 own = rank_reports(node.engine, i or 0, observations, sent_s)
             except EngineError as error:
-                self._failed(target, state, error)
+                self._verdicts.failed(target, state, error)
                 return
             reports += (
                 [structs.replace(one, rank=node.first + one.rank) for one in own] if node.first else own
             )
         state.reports = reports
-        self._missing_ranks(target, state, i, {report.rank for report in reports})
-        self._well(target, state, UNREACHABLE)
+        self._verdicts.missing_ranks(target, state, i, {report.rank for report in reports})
+        self._verdicts.well(target, state, UNREACHABLE)
         if reports and i is not None:
             self.driver.report(reports)
 
-    async def probe(self, target: Target, state: _State | None = None) -> None:
+    async def probe(self, target: Target, state: State | None = None) -> None:
         """Ask a target whether it is well."""
-        state = state if state is not None else self._states.setdefault(target.name, _State())
+        state = state if state is not None else self._states.setdefault(target.name, State())
         timeout = aiohttp.ClientTimeout(total=self.polling.timeout_s)
         worst = 0
         for node in target.nodes:
@@ -226,20 +168,34 @@ class Watch:
                 return  # slow, or nobody there: the looks say so
         if worst < 500:
             state.unwell = 0
-            self._well(target, state, UNHEALTHY)
+            self._verdicts.well(target, state, UNHEALTHY)
             return
         state.unwell += 1
         if state.unwell >= self.polling.lost_after:
-            self._lost(target, state, UNHEALTHY)
+            self._verdicts.lost(target, state, UNHEALTHY)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _notes(self, target: Target, state: _State, observations: Iterable[Observation]) -> None:
+    def _notes(self, target: Target, state: State, observations: Iterable[Observation]) -> None:
         """What was odd about a look, said once."""
         for note in (note for observation in observations for note in observation.notes):
             if note not in state.said and len(state.said) < MOST_NOTES:
                 state.said.add(note)
                 _log.info("%s: %s", target.name, note)
+
+    def _preemptions(
+        self, target: Target, state: State, node: Node, observations: Iterable[Observation]
+    ) -> None:
+        """Count what the engine has thrown out since the last look; a smaller number is that of a new engine."""
+        for place, observation in enumerate(observations):
+            for load in observation.ranks:
+                if load.preemptions is None or load.worker_id not in ("", node.engine.worker_id):
+                    continue
+                key = (node.first, place, load.rank)
+                before = state.preempted.get(key, load.preemptions)
+                state.preempted[key] = load.preemptions
+                new = load.preemptions - before
+                self.tally.preemptions.add(target.name, new if new >= 0 else load.preemptions)
 
     def _size(self, target: Target, node: Node, observations: tuple[Observation, ...]) -> None:
         """Learn how many ranks there are, or see that they are as many as was said."""
@@ -277,64 +233,3 @@ class Watch:
             node.engine = replace(node.engine, numbering=node.probe.numbering)
             target.renumber()
             _log.info("%s numbers its ranks %sly", node.engine.urls[0], node.probe.numbering)
-
-    def _failed(self, target: Target, state: _State, error: Exception) -> None:
-        state.failures += 1
-        state.problem = str(error)
-        gone = _nobody_there(error)
-        self.tally.poll_failures.add("unreachable" if gone else "unreadable")
-        self._quiet(f"look {target.name}", f"{target.name} cannot be read: {error}")
-        if not gone or state.failures < self.polling.lost_after:
-            return
-        if self.driver.now_s() - target.heard_s < self.polling.quiet_s:
-            return  # its streams say otherwise
-        self._lost(target, state, UNREACHABLE)
-
-    def _lost(self, target: Target, state: _State, why: str) -> None:
-        i = self.driver.index(target.name)
-        if why in state.lost or (i is None and self.driver.owners is None):
-            return
-        first = not state.lost
-        state.lost.add(why)
-        for node in target.nodes:
-            if node.probe is not None:
-                node.probe.lost()
-                node.engine = replace(node.engine, numbering=node.probe.numbering)
-                target.renumber()
-        if first:
-            self._quiet(f"lost {target.name}", f"{target.name} is lost: {state.problem or why}")
-            if i is not None:
-                self.driver.instance_lost(i, why)
-
-    def _well(self, target: Target, state: _State, why: str) -> None:
-        if why not in state.lost:
-            return
-        state.lost.discard(why)
-        i = self.driver.index(target.name)
-        if not state.lost:
-            self._quiet(f"back {target.name}", f"{target.name} is back", logging.INFO)
-            if i is not None:
-                self.driver.instance_ok(i)
-
-    def _missing_ranks(self, target: Target, state: _State, i: int | None, present: set[int]) -> None:
-        """A rank that was on the page and is not any more has died, and its instance stalls."""
-        if not present:
-            return  # an engine that drains what it tells: nothing new
-        for rank in present:
-            state.missing.pop(rank, None)
-        state.seen |= present
-        for rank in state.seen - present:
-            count = state.missing[rank] = state.missing.get(rank, 0) + 1
-            if count == self.polling.lost_after:
-                self._quiet(f"rank {target.name} {rank}", f"rank {rank} of {target.name} is gone")
-                if i is not None:
-                    self.driver.rank_lost(i, rank, RANK_GONE)
-                state.lost.add(RANK_GONE)
-        if not state.missing:
-            self._well(target, state, RANK_GONE)
-
-
-def _nobody_there(error: BaseException) -> bool:
-    """Whether nothing answered at all: refused, reset, unknown host, no route; not slow, not an odd answer."""
-    cause = error.__cause__
-    return isinstance(cause, OSError) and not isinstance(cause, TimeoutError)

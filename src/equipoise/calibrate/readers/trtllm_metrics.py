@@ -1,7 +1,8 @@
 """TensorRT-LLM's iteration statistics: ``GET /metrics`` with ``enable_iter_perf_stats``, a record a rank and iteration.
 
 NVIDIA/TensorRT-LLM 1.3: a JSON list that reading drains, so a recording is one list or many, a line each. Ranks under
-attention DP are told by ``attentionDpRank`` (or ``rank``); their counts are their own, the time is that of rank 0.
+attention DP are told by ``attentionDpRank``, or by ``rank`` with ``TLLM_METRICS_ALL_RANKS=1``; their counts of what was
+scheduled are their own, time and KV blocks are those of rank 0.
 """
 
 from __future__ import annotations
@@ -68,8 +69,10 @@ def _row(record: Any) -> dict[str, Any]:
     stats = record["inflightBatchingStats"]
     blocks = record.get("kvCacheStats")
     blocks = blocks if isinstance(blocks, dict) else {}
-    rank = whole_number(record.get("attentionDpRank", record.get("rank", 0)), "the rank")
-    if not 0 <= rank < 1 << 16:
+    # Fanned out by rank 0, records have its `rank`; written by every rank, they have `attentionDpRank` 0.
+    tags = [whole_number(record.get(tag) or 0, "the rank") for tag in ("attentionDpRank", "rank")]
+    rank = max(tags)
+    if not 0 <= min(tags) <= rank < 1 << 16:
         raise ValueError(f"the rank = {rank}")
 
     def count(name: str, default: int = 0) -> int:

@@ -13,9 +13,10 @@ from equipoise._lazy import lazy
 if TYPE_CHECKING:
     from equipoise.serve.envoy.config import envoy_config
     from equipoise.serve.envoy.ext_proc import PickerServer
+    from equipoise.serve.envoy.held import Held, Refusal
     from equipoise.serve.envoy.lengths import AnswerLengths
     from equipoise.serve.envoy.options import EnvoyOptions
-    from equipoise.serve.envoy.picker import Held, Picker, Refusal
+    from equipoise.serve.envoy.picker import Picker
     from equipoise.serve.envoy.service import PickerService, picker_config
 
 __all__ = [
@@ -35,9 +36,10 @@ __getattr__ = lazy(
     {
         "config": ("envoy_config",),
         "ext_proc": ("PickerServer",),
+        "held": ("Held", "Refusal"),
         "lengths": ("AnswerLengths",),
         "options": ("EnvoyOptions",),
-        "picker": ("Held", "Picker", "Refusal"),
+        "picker": ("Picker",),
         "service": ("PickerService", "picker_config"),
     },
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from equipoise.serve.envoy import messages as _messages  # noqa: F401  says what to install
-from equipoise.serve.envoy.picker import End, Picker
+from equipoise.serve.envoy.held import End
+from equipoise.serve.envoy.picker import Picker
 
 from envoy.service.accesslog.v3 import als_pb2  # isort: skip  after the sentence about what to install
 

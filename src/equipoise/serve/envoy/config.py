@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from equipoise.engines.facts import GENERATING, SESSION_HEADERS
 from equipoise.engines.headers import PREFILL_HEADERS, RANK_HEADERS
+from equipoise.serve.envoy.held import DESTINATION, PICKER_HEADER
 from equipoise.serve.envoy.options import EnvoyOptions, socket_of
-from equipoise.serve.envoy.picker import DESTINATION, PICKER_HEADER
 
 __all__ = ["OPEN_ROUTES", "envoy_config"]
 

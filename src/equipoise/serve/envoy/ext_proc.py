@@ -15,9 +15,10 @@ from pathlib import Path
 
 from equipoise.errors import InputError
 from equipoise.serve.envoy import access_log, messages
+from equipoise.serve.envoy.held import Held, Refusal
 from equipoise.serve.envoy.http2 import Call, Connection, Handler
 from equipoise.serve.envoy.options import socket_of
-from equipoise.serve.envoy.picker import Held, Picker, Refusal
+from equipoise.serve.envoy.picker import Picker
 
 __all__ = ["PickerServer"]
 

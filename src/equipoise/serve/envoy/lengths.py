@@ -6,6 +6,8 @@ Envoy's access log says how long an answer was. What is known exactly: answers t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from equipoise.router.lengths import PromptLengths
 
 __all__ = ["STREAM_BYTES_PER_TOKEN", "TEXT_BYTES_PER_TOKEN", "AnswerLengths"]
@@ -22,6 +24,11 @@ MOST_KINDS = 512
 class AnswerLengths:
     """Estimates, and what is learnt of them; prompts are left to `PromptLengths`.
 
+    Parameters
+    ----------
+    tokenizer : callable, optional
+        For prompts.
+
     Examples
     --------
     >>> lengths = AnswerLengths()
@@ -33,8 +40,8 @@ class AnswerLengths:
     10
     """
 
-    def __init__(self) -> None:
-        self.prompts = PromptLengths()
+    def __init__(self, tokenizer: Callable[[str, str], int | None] | None = None) -> None:
+        self.prompts = PromptLengths(tokenizer)
         self._known: dict[tuple[str, bool], tuple[float, float]] = {}
 
     def estimate(self, model: str, *, stream: bool, answer_bytes: int) -> int:

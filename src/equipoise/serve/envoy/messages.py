@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from equipoise.errors import InputError
-from equipoise.serve.envoy.picker import Refusal
+from equipoise.serve.envoy.held import Refusal
 
 try:
     from envoy.config.core.v3 import base_pb2

@@ -19,123 +19,29 @@ import hmac
 import itertools
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from equipoise.engines.body import set_fields
 from equipoise.engines.facts import GENERATING, RequestFacts, request_facts
 from equipoise.engines.headers import PIN_FIELDS
-from equipoise.engines.types import Pin
 from equipoise.errors import InputError
 from equipoise.router import Arrival
 from equipoise.serve.driver import Driver, Lease
+from equipoise.serve.envoy.held import End, Held, Refusal
 from equipoise.serve.envoy.lengths import AnswerLengths
+from equipoise.serve.envoy.ways import Encode, Ways
+from equipoise.serve.lengths import context_of
 
-__all__ = ["DESTINATION", "PICKER_HEADER", "End", "Held", "Picker", "Refusal", "Sender", "Way"]
+__all__ = ["Picker"]
 
-DESTINATION = "x-gateway-destination-endpoint"
-"""Header that Envoy's ``override_host`` takes the endpoint from (the Gateway API's name for it)."""
-PICKER_HEADER = "x-equipoise-picker"
-"""Header that says which of several pickers placed a request: the log entry goes to that one."""
 LOG_WAIT_S = 0.1
 """A log entry comes about 1 ms after its stream is closed; a lease does not wait longer than this for it."""
-MOST_WAYS = 1 << 16
 PIN_WORDS = tuple(name.encode() for name in PIN_FIELDS)
 ESCAPED_LETTER = re.compile(rb"\\u00[567]")
 """``\\u0072`` is an r: by it a key can be written so that its name is not seen."""
 
-Encode = Callable[[Sequence[tuple[str, str]]], bytes]
 INVALID_BODY, NO_BODY, NO_ROUTE = "invalid_body", "no_body", "no_route"
-
-
-class Sender(Protocol):
-    """What the driver's targets have to be able to; `equipoise.serve.targets.Target` is one."""
-
-    name: str
-    heard_s: float
-
-    def pin(self, rank: int, path: str) -> Pin:
-        """What sends a request to a rank; the same object as long as it stays true."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What sends a request to a rank, in the words of Envoy.
-
-    Parameters
-    ----------
-    pin : Pin
-        What it was made from.
-    headers : tuple of (str, str)
-        To set: the endpoint, and the engine's own for the rank.
-    encoded : bytes
-        The gRPC answer of a request whose body stays as it is.
-    """
-
-    pin: Pin
-    headers: tuple[tuple[str, str], ...]
-    encoded: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A request is turned away without an engine having seen it."""
-
-    status: int
-    reason: str
-    message: str
-    retry_after_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How Envoy's log says a request ended.
-
-    Parameters
-    ----------
-    how : str
-        ``finished``, or the reason of an abort as the router has it: ``client_gone``, ``reset``, ``connect``, ...
-    answer_bytes : int
-        Of the answer's body.
-    prompt_tokens, output_tokens : int
-        Exact, where Envoy read them from the answer; else -1.
-    """
-
-    how: str
-    answer_bytes: int = 0
-    prompt_tokens: int = -1
-    output_tokens: int = -1
-
-
-class Held:
-    """A request between its headers and the end of its stream."""
-
-    __slots__ = (
-        "body",
-        "by_upstream",
-        "came_s",
-        "facts",
-        "headers",
-        "lease",
-        "log_id",
-        "path",
-        "status",
-        "way",
-    )
-
-    def __init__(self, path: str, headers: Mapping[str, str], came_s: float) -> None:
-        self.path, self.headers, self.came_s = path, headers, came_s
-        self.log_id = headers.get("x-request-id", "")
-        self.facts: RequestFacts | None = None
-        self.lease: Lease | None = None
-        self.way: Way | None = None
-        self.body: bytes | None = None
-        """The body to send instead of the client's; none: that one stays."""
-        self.status = 0
-        self.by_upstream = True
 
 
 class Picker:
@@ -144,7 +50,7 @@ class Picker:
     Parameters
     ----------
     driver : Driver
-        Its targets are `Sender`.
+        Its targets are `equipoise.serve.envoy.held.Sender`.
     class_header : str
         Names the class of a request (``Settings.classes``).
     tally : equipoise.serve.tally.Tally, optional
@@ -171,7 +77,6 @@ class Picker:
         self.driver = driver
         self.lengths = lengths or AnswerLengths()
         self.name = name
-        self._worker_key = worker_key or (lambda name: None)
         self._expected = f"Bearer {api_key}".encode() if api_key is not None else None
         self._tally = tally
         self.draining = False
@@ -181,8 +86,7 @@ class Picker:
         self.logging = 0
         """Envoys whose access log is connected."""
         self._class_header = class_header
-        self._encode: Encode = lambda headers: b""
-        self._ways: dict[tuple[str, int, str], Way] = {}
+        self._ways = Ways(name, worker_key or (lambda name: None))
         self._number = itertools.count()
         self._open: dict[str, deque[Held]] = {}
         self._live: set[Held] = set()
@@ -192,7 +96,7 @@ class Picker:
 
     def encode_with(self, encode: Encode) -> None:
         """Have ``Way.encoded`` made, once a rank and route."""
-        self._encode = encode
+        self._ways.encode = encode
 
     @property
     def open_requests(self) -> int:
@@ -226,13 +130,10 @@ class Picker:
         except InputError as error:
             return self._refuse(400, INVALID_BODY, str(error))
         held.facts = facts
-        context = facts.prompt_tokens
-        if context < 0:
-            context = self.lengths.prompts.estimate(facts.model, prompt_bytes=facts.prompt_bytes)
         placed = await self.driver.place(
             Arrival(
                 f"ext-proc-{next(self._number)}",
-                max(context, 1),
+                context_of(self.lengths.prompts, facts, held.path, body),
                 facts.budget_tokens,
                 facts.session,
                 held.headers.get(self._class_header, "default"),
@@ -247,7 +148,7 @@ class Picker:
         if self._tally is not None:
             self._tally.queue_s.add(self.driver.now_s() - held.came_s)
         try:
-            way = held.way = self._way(placed, held.path)
+            way = held.way = self._ways.of(placed, held.path)
             if way.pin.body or _may_pin(body):
                 held.body = set_fields(body, way.pin.body)
         except InputError as error:
@@ -258,26 +159,6 @@ class Picker:
         if self.logging and held.log_id:
             self._open.setdefault(held.log_id, deque()).append(held)
         return held
-
-    def _way(self, lease: Lease, path: str) -> Way:
-        target: Sender = lease.target
-        pin = target.pin(lease.rank, path)
-        key = (target.name, lease.rank, path)
-        way = self._ways.get(key)
-        if way is not None and way.pin is pin:
-            return way
-        parts = urlsplit(pin.url)
-        headers = [(DESTINATION, parts.netloc if parts.port else f"{parts.netloc}:80"), *pin.headers]
-        if self.name:
-            headers.append((PICKER_HEADER, self.name))
-        worker_key = self._worker_key(target.name)
-        if worker_key is not None:
-            headers.append(("authorization", f"Bearer {worker_key}"))
-        way = Way(pin, tuple(headers), self._encode(headers))
-        if len(self._ways) >= MOST_WAYS:
-            self._ways.clear()
-        self._ways[key] = way
-        return way
 
     def _refuse(self, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> Refusal:
         self.counts[reason] += 1
@@ -320,7 +201,7 @@ class Picker:
         elif self.logging and held.log_id in self._open:
             self._ending[held] = self._loop.call_later(LOG_WAIT_S, self._unexplained, held)
         else:
-            self._finish(held, End(_guess(held)))
+            self._finish(held, End(held.guess()))
 
     def logged(self, request_id: str, end: End) -> None:
         """Envoy's access log tells of a request; of ones that were never placed too, which say nothing."""
@@ -340,7 +221,7 @@ class Picker:
     def _unexplained(self, held: Held) -> None:
         self._ending.pop(held, None)
         self.counts["late_log"] += 1
-        self._finish(held, End(_guess(held)))
+        self._finish(held, End(held.guess()))
 
     def _finish(self, held: Held, end: End) -> None:
         """End the lease, and learn what there is to learn."""
@@ -357,7 +238,7 @@ class Picker:
             return
         how = end.how
         if how == "finished" and not (held.by_upstream and held.status < 400):
-            how = _guess(held)
+            how = held.guess()
         self.counts[how] += 1
         if how != "finished":
             if self._tally is not None:
@@ -405,14 +286,3 @@ class Picker:
 def _may_pin(body: bytes) -> bool:
     """Whether a body may name a rank, so that its keys have to be looked at one by one."""
     return any(word in body for word in PIN_WORDS) or ESCAPED_LETTER.search(body) is not None
-
-
-def _guess(held: Held) -> str:
-    """How a request ended, from what went by alone: after good headers nobody says whether the rest came."""
-    if held.status == 0:
-        return "client_gone"
-    if not held.by_upstream:
-        return "no_answer"
-    if held.status < 400:
-        return "finished"
-    return "refused" if held.status < 500 else "upstream_error"

@@ -14,6 +14,7 @@ from equipoise.errors import InputError
 from equipoise.serve.config import ServeConfig
 from equipoise.serve.edge import Routes
 from equipoise.serve.envoy.ext_proc import PickerServer
+from equipoise.serve.envoy.lengths import AnswerLengths
 from equipoise.serve.envoy.options import socket_of, split_share
 from equipoise.serve.envoy.picker import Picker
 from equipoise.serve.service import Service
@@ -108,6 +109,7 @@ class PickerService(Service):
         try:
             self.picker = Picker(
                 self.driver,
+                lengths=AnswerLengths(self.tokenizer),
                 tally=self.tally,
                 name=self._share or "",
                 worker_key=self.config.forwarding.key_of,

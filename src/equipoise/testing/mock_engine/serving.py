@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
@@ -113,6 +114,10 @@ class Serving(Pace):
         except InputError as error:
             return self._error(400, str(error))
         except RefusedError as refused:
+            if want.stream and not want.chat and self._shape.refuses_in_stream:
+                self.answers[200] += 1
+                event = b"data: " + json.dumps(refused.document).encode() + b"\n\ndata: [DONE]\n\n"
+                return web.Response(body=event, content_type="text/event-stream", charset="utf-8")
             self.answers[refused.status] += 1
             return web.json_response(refused.document, status=refused.status)
         pinned = rank is not None

@@ -74,6 +74,8 @@ class Shape(Protocol):
 
     publish_steps: int
     """Steps between two pictures."""
+    refuses_in_stream: bool
+    """Whether a streamed completion is refused by an event, its status being 200 by then."""
 
     def pinned(self, path: str, asked: Asked, headers: Mapping[str, str], setting: Setting) -> int | None:
         """The rank a request names, None where the engine chooses; raises `RefusedError` as the engine would refuse."""
@@ -97,9 +99,10 @@ class Shape(Protocol):
 
 
 class Vllm:
-    """vLLM 0.33."""
+    """vLLM 0.32 and 0.33."""
 
     publish_steps = 1
+    refuses_in_stream = True
 
     def pinned(self, path: str, asked: Asked, headers: Mapping[str, str], setting: Setting) -> int | None:
         """Header, non-integers ignored; a server that is one rank knows rank 0 only."""
@@ -162,6 +165,7 @@ class Sglang:
     """SGLang 0.5.23."""
 
     publish_steps = 15
+    refuses_in_stream = False
 
     def pinned(self, path: str, asked: Asked, headers: Mapping[str, str], setting: Setting) -> int | None:
         """Header on OpenAI routes over body; on ``/generate`` body, or override header where enabled."""
@@ -252,6 +256,7 @@ class Dynamo(Vllm):
     """Dynamo 1.6: frontend, one worker behind it."""
 
     publish_steps = 1
+    refuses_in_stream = False
 
     def pinned(self, path: str, asked: Asked, headers: Mapping[str, str], setting: Setting) -> int | None:
         """Worker and rank by headers over ``nvext``; a rank without a worker is ignored."""

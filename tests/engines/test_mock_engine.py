@@ -141,7 +141,13 @@ def test_a_document_is_counted() -> None:
     ("kind", "headers", "more", "status", "said"),
     [
         ("vllm", {"X-data-parallel-rank": "4"}, {}, 400, "data_parallel_rank 4 is out of range [0, 4)."),
-        ("vllm", {"X-data-parallel-rank": "4"}, {"stream": True}, 200, "data_parallel_rank 4 is out of range [0, 4)."),
+        (
+            "vllm",
+            {"X-data-parallel-rank": "4"},
+            {"stream": True},
+            200,
+            "data_parallel_rank 4 is out of range [0, 4).",
+        ),
         ("vllm", {"X-data-parallel-rank": "-1"}, {}, 400, "out of range"),
         ("vllm", {"X-data-parallel-rank": "two"}, {}, 200, ""),
         ("sglang", {"X-Data-Parallel-Rank": "4"}, {}, 400, "routed_dp_rank=4 out of range [0, 4)"),

@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -67,36 +66,6 @@ class Files:
         return self.folder / f"dp{self.ranks}-{name}"
 
 
-def write_table(path: Path, venv: Path) -> None:
-    """What a step costs, as the mocker takes it: by resident tokens and mean length, on a grid fine enough to read."""
-    code = f"""
-import numpy as np, sys
-kv = np.concatenate([[0], np.geomspace(50, 2e6, 500)]); ctx = np.geomspace(1, 2e4, 800)
-itl = {BASE_MS} + {REQUEST_MS} * kv[:, None] / ctx[None, :] + {TOKEN_MS} * kv[:, None]
-np.savez(sys.argv[1], prefill_isl=np.array([1.0, 1e5]), prefill_ttft_ms=np.array([0.1, 0.2]),
-         decode_active_kv_tokens=kv, decode_context_length=ctx, decode_itl=itl)
-"""
-    subprocess.run([str(venv / "bin" / "python"), "-c", code, str(path)], check=True)
-
-
-def write_cost(path: Path) -> None:
-    """The same as a cost file: what the policies decide by."""
-    path.write_text(
-        f"""schema = "equipoise.step-cost/1"
-name = "known"
-unit = "us"
-barrier = "step"
-source = "the table the mocker was given"
-constant = {1000 * BASE_MS}
-[[terms]]
-name = "decode"
-per_request = {1000 * REQUEST_MS}
-per_100k_context = {1e8 * TOKEN_MS}
-""",
-        "utf-8",
-    )
-
-
 def write_trace(path: Path, ranks: int, requests: int) -> None:
     """A quarter long prompts, the rest short ones."""
     rng = np.random.default_rng(7)
@@ -122,12 +91,12 @@ def write_mooncake(path: Path, trace: Path) -> None:
 async def run(files: Files, repeats: int, requests: int) -> None:
     """One number of ranks: start, probe, run, replay offline."""
     import aiohttp
-    from dynamo_processes import dynamo, environment
+    from dynamo_processes import dynamo, environment, write_cost, write_table
 
     files.folder.mkdir(parents=True, exist_ok=True)
     table, cost, trace = files.of("cost.npz"), files.of("known.toml"), files.of("mixture.jsonl")
-    write_table(table, environment())
-    write_cost(cost)
+    write_table(table, BASE_MS, REQUEST_MS, TOKEN_MS, (0.1, 0.2))
+    write_cost(cost, BASE_MS, REQUEST_MS, TOKEN_MS)
     write_trace(trace, files.ranks, requests)
     processes = Path(tempfile.mkdtemp(dir=files.folder))
     options = ("--planner-profile-data", str(table))

@@ -38,29 +38,11 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[2] / "tests" / "engines")
 )  # the processes of the tests
 
-from dynamo_processes import dynamo, environment, free_port, ready, start_frontend, stop
+from dynamo_processes import dynamo, free_port, ready, start_frontend, stop, write_cost, write_table
 
 RANKS, TOKENS, SETTLED = 4, 300, 30
 LONG, SHORT = (32, 8000), (96, 50)  # how many, tokens
 BASE_MS, REQUEST_MS, TOKEN_MS = 10.0, 0.02, 1e-4
-TABLE = f"""
-import numpy as np, sys
-kv = np.concatenate([[0], np.geomspace(50, 2e6, 500)]); ctx = np.geomspace(1, 2e4, 800)
-itl = {BASE_MS} + {REQUEST_MS} * kv[:, None] / ctx[None, :] + {TOKEN_MS} * kv[:, None]
-np.savez(sys.argv[1], prefill_isl=np.array([1.0, 1e5]), prefill_ttft_ms=np.array([1.0, 2.0]),
-         decode_active_kv_tokens=kv, decode_context_length=ctx, decode_itl=itl)
-"""
-COST = f"""schema = "equipoise.step-cost/1"
-name = "known"
-unit = "us"
-barrier = "step"
-source = "the table the mocker was given"
-constant = {1000 * BASE_MS}
-[[terms]]
-name = "decode"
-per_request = {1000 * REQUEST_MS}
-per_100k_context = {1e8 * TOKEN_MS}
-"""
 PARTIES = ("by hand", "equipoise", "dynamo kv", "round robin", "in turns", "apart")
 
 
@@ -136,8 +118,8 @@ async def run(
 
 async def measure(folder: Path, repeats: int, seconds: float) -> dict[str, list[tuple[float, float, str]]]:
     table, cost, workers = folder / "cost.npz", folder / "known.toml", folder / "workers"
-    subprocess.run([str(environment() / "bin" / "python"), "-c", TABLE, str(table)], check=True)
-    cost.write_text(COST)
+    write_table(table, BASE_MS, REQUEST_MS, TOKEN_MS)
+    write_cost(cost, BASE_MS, REQUEST_MS, TOKEN_MS)
     found: dict[str, list[tuple[float, float, str]]] = {party: [] for party in PARTIES}
     extra: list[Any] = []
     timeout = aiohttp.ClientTimeout(total=120)

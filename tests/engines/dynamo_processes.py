@@ -133,14 +133,43 @@ async def ready(url: str, session: Any, processes: list[Any], folder: Path) -> N
 
 
 def cost_table(folder: Path) -> Path:
-    """Step time = 10 ms + 0.02 ms a request + 0.1 us a token, as the mocker takes it: by tokens and mean length."""
-    code = """
+    """Step time = 10 ms + 0.02 ms a request + 0.1 us a token."""
+    path = folder / "cost.npz"
+    write_table(path, 10.0, 0.02, 1e-4)
+    return path
+
+
+def write_table(
+    path: Path,
+    base_ms: float,
+    request_ms: float,
+    token_ms: float,
+    prefill_ms: tuple[float, float] = (1.0, 2.0),
+) -> None:
+    """What a step costs, as the mocker takes it: by resident tokens and mean length, on a grid fine enough to read."""
+    code = f"""
 import numpy as np, sys
-kv = np.array([0, 1e3, 1e4, 1e5, 1e6]); ctx = np.array([1, 10, 100, 1e3, 1e4, 1e5])
-itl = 10 + 0.02 * kv[:, None] / ctx[None, :] + 1e-4 * kv[:, None]
-np.savez(sys.argv[1], prefill_isl=np.array([1, 1e5]), prefill_ttft_ms=np.array([1.0, 2.0]),
+kv = np.concatenate([[0], np.geomspace(50, 2e6, 500)]); ctx = np.geomspace(1, 2e4, 800)
+itl = {base_ms} + {request_ms} * kv[:, None] / ctx[None, :] + {token_ms} * kv[:, None]
+np.savez(sys.argv[1], prefill_isl=np.array([1.0, 1e5]), prefill_ttft_ms=np.array({list(prefill_ms)}),
          decode_active_kv_tokens=kv, decode_context_length=ctx, decode_itl=itl)
 """
-    path = folder / "cost.npz"
     subprocess.run([str(environment() / "bin" / "python"), "-c", code, str(path)], check=True)
-    return path
+
+
+def write_cost(path: Path, base_ms: float, request_ms: float, token_ms: float) -> None:
+    """The same as a cost file: what the policies decide by."""
+    path.write_text(
+        f"""schema = "equipoise.step-cost/1"
+name = "known"
+unit = "us"
+barrier = "step"
+source = "the table the mocker was given"
+constant = {1000 * base_ms}
+[[terms]]
+name = "decode"
+per_request = {1000 * request_ms}
+per_100k_context = {1e8 * token_ms}
+""",
+        "utf-8",
+    )

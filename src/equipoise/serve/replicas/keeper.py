@@ -205,6 +205,7 @@ class Keeper:
         if key is None:
             return False
         self._keep(router, state.gid, lease, own.epoch, state.tokens)
+        self._owners.counts["adopted"] += 1
         return True
 
     # -- ledgers move --------------------------------------------------------------------------------------------

@@ -44,7 +44,17 @@ FLUSH_S = 1.0
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """It goes on while the machine sleeps: a lease is not longer for that."""
 COUNTS = (
-    *("asked", "asked_again", "placed_far", "gained", "lost", "rebuilt", "handed_over", "brought_home"),
+    *(
+        "asked",
+        "asked_again",
+        "placed_far",
+        "gained",
+        "lost",
+        "rebuilt",
+        "handed_over",
+        "brought_home",
+        "adopted",
+    ),
     *("replicas_gone", "woken", "relayed"),
 )
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """A live run against an engine whose step cost is known: Dynamo's mocker, four and eight ranks, prices of our own.
 
-    EQUIPOISE_DYNAMO_VENV=FOLDER python scripts/live_validation.py [--ranks 4 8] [--repeats 3] [--requests 160]
+    EQUIPOISE_DYNAMO_VENV=FOLDER python scripts/live_validation.py [--ranks 4 8] [--repeats 6] [--seconds 11]
         [--keep FOLDER] [--from FOLDER] [--output docs/validation/live-dynamo.md]
 
 `scripts/install-dynamo-mocker FOLDER` makes the environment. For every number of ranks the mocker is started with a
 table that says what a step costs; `equipoise live` probes it and runs five policies in turns; `equipoise live analyse`
 predicts. Then: are the table's coefficients found again, is the mean ITL predicted, is the order right? Dynamo's own
-offline replay of the same requests and table, round robin, is held against our simulator, too. Takes about 20 minutes
-for each number of ranks. `--from` writes the page from a folder that was kept.
+offline replay of the same requests and table, round robin, is held against our simulator, too. Takes about 15 minutes
+for each number of ranks; nothing else should run, for the engine and the load share the machine. `--from` writes the
+page from a folder that was kept.
 """
 
 from __future__ import annotations
@@ -28,13 +29,21 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "engines"))  # the processes that the tests use
 
-BASE_MS, REQUEST_MS, TOKEN_MS = 60.0, 0.4, 1.6e-3
-"""Slow steps: what a busy machine does to a client's clock is small beside them."""
+BASE_MS, REQUEST_MS, TOKEN_MS = 30.0, 2.0, 2.5e-3
+"""Slow steps and dear requests: what the mocker's own work for a token adds to a step is small beside them."""
 POLICIES = ("least_batch", "least_tokens", "length_split", "dualpath", "equipoise")
-LONG, SHORT = 4000, 300
-PER_RANK_S = 0.7
+LONG, SHORT, LONG_SHARE = 8000, 300, 0.2
+"""Prompt tokens: a long one costs a step as much as ten requests do, so that counting either alone goes wrong."""
+OUTPUTS = 30, 60
+SEED = 10
+"""Of the requests. Of seeds 8 to 12, the one under which simulated policies differ most beside what chance does: which
+arrival meets which step moves least_batch by up to a tenth under some."""
+PER_RANK_S = 1.6
 """Requests that come for each rank in a second: about eight run there at a time."""
-BOUND_LEVEL, BOUND_COEFFICIENT, BOUND_OFFLINE = 0.03, 0.05, 0.03
+LOAD = (
+    f"{100 * LONG_SHARE:.0f} % of the prompts {LONG:,} tokens long, the rest {SHORT}; {OUTPUTS[0]} to {OUTPUTS[1] - 1} "
+    f"tokens of output; {PER_RANK_S:g} requests a second and rank, open loop"
+)
 OFFLINE = """
 import json, sys
 from dynamo.replay import run_trace_replay
@@ -66,12 +75,13 @@ class Files:
         return self.folder / f"dp{self.ranks}-{name}"
 
 
-def write_trace(path: Path, ranks: int, requests: int) -> None:
-    """A quarter long prompts, the rest short ones."""
-    rng = np.random.default_rng(7)
-    at_s = np.round(np.sort(rng.uniform(0, requests / (PER_RANK_S * ranks), requests)), 3)
-    prompts = np.where(rng.random(requests) < 0.25, LONG, SHORT) + rng.integers(0, 200, requests)
-    columns = zip(at_s.tolist(), prompts.tolist(), rng.integers(80, 160, requests).tolist(), strict=True)
+def write_trace(path: Path, ranks: int, seconds: float) -> None:
+    """Some long prompts, the rest short ones."""
+    rng = np.random.default_rng(SEED)
+    requests = round(PER_RANK_S * ranks * seconds)
+    at_s = np.round(np.sort(rng.uniform(0, seconds, requests)), 3)
+    prompts = np.where(rng.random(requests) < LONG_SHARE, LONG, SHORT) + rng.integers(0, 200, requests)
+    columns = zip(at_s.tolist(), prompts.tolist(), rng.integers(*OUTPUTS, requests).tolist(), strict=True)
     rows = [{"arrival_s": t, "context_tokens": n, "output_tokens": o} for t, n, o in columns]
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
 
@@ -88,7 +98,7 @@ def write_mooncake(path: Path, trace: Path) -> None:
     path.write_text("".join(lines), "utf-8")
 
 
-async def run(files: Files, repeats: int, requests: int) -> None:
+async def run(files: Files, repeats: int, seconds: float) -> None:
     """One number of ranks: start, probe, run, replay offline."""
     import aiohttp
     from dynamo_processes import dynamo, environment, write_cost, write_table
@@ -97,7 +107,7 @@ async def run(files: Files, repeats: int, requests: int) -> None:
     table, cost, trace = files.of("cost.npz"), files.of("known.toml"), files.of("mixture.jsonl")
     write_table(table, BASE_MS, REQUEST_MS, TOKEN_MS, (0.1, 0.2))
     write_cost(cost, BASE_MS, REQUEST_MS, TOKEN_MS)
-    write_trace(trace, files.ranks, requests)
+    write_trace(trace, files.ranks, seconds)
     processes = Path(tempfile.mkdtemp(dir=files.folder))
     options = ("--planner-profile-data", str(table))
     async with (
@@ -155,8 +165,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=160)
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=11.0, help="in which the requests come")
     parser.add_argument("--keep", type=Path, help="folder for everything that is measured")
     parser.add_argument("--from", dest="kept", type=Path, help="write the page from such a folder")
     parser.add_argument("--output", type=Path, help="Markdown page")
@@ -165,10 +175,10 @@ def main() -> None:
     all_files = [Files(folder, ranks) for ranks in options.ranks]
     if options.kept is None:
         for files in all_files:
-            asyncio.run(run(files, options.repeats, options.requests))
-    from live_page import page
+            asyncio.run(run(files, options.repeats, options.seconds))
+    from live_page import Known, page
 
-    text = page(all_files, offline)
+    text = page(all_files, offline, Known(BASE_MS, REQUEST_MS, TOKEN_MS, LOAD))
     if options.output:
         options.output.write_text(text, "utf-8")
     print(text)

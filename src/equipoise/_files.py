@@ -16,7 +16,7 @@ import numpy as np
 
 from equipoise.errors import InputError
 
-__all__ = ["count_lines", "head", "line_blocks", "preset_texts", "whole"]
+__all__ = ["count_lines", "head", "line_blocks", "parquet_errors", "preset_texts", "whole"]
 
 READ_BYTES = 1 << 16
 """Compressed bytes taken at a time: a hostile file may expand a thousandfold."""
@@ -203,6 +203,29 @@ def _file_errors(path: Path, error: type[InputError]) -> Iterator[None]:
         raise error(
             f"cannot be read ({reason})", where=str(path), fix="check the path and its rights"
         ) from problem
+
+
+@contextmanager
+def parquet_errors(
+    path: Path, error: type[InputError] = InputError, fix: str = "write it again"
+) -> Iterator[None]:
+    """A Parquet file that is not there or damaged ends in an error of ours, whatever the parser makes of it.
+
+    Parameters
+    ----------
+    path : Path
+    error : type of InputError
+    fix : str
+        For a damaged one.
+    """
+    try:
+        with _file_errors(path, error):
+            yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, error):
+        raise
+    except BaseException as problem:  # polars panics are not Exceptions
+        text = " ".join(str(problem).split())[:120]
+        raise error(f"is not a readable Parquet file ({text})", where=str(path), fix=fix) from problem
 
 
 def _short(problem: BaseException) -> str:

@@ -172,6 +172,31 @@ def test_an_engine_that_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any("ended early" in line for line in said)
 
 
+@pytest.mark.parametrize("on_failure", ["stop", "degrade"])
+def test_an_engine_that_dies_during_the_probe(
+    on_failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said before is not taken for a probe: a resumed run begins it anew."""
+
+    async def kill(engine: MockEngine, runner: Any) -> None:
+        while not (tmp_path / "parts").exists():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        await engine.stop()
+
+    options: dict[str, Any] = {"probe": True, "on_failure": on_failure}
+    trace = some_trace(6)
+    with pytest.raises(EngineError, match=r"gone during the probe: [1-9].* of .* requests ended as"):
+        run_live(tmp_path, monkeypatch, trace, meanwhile=kill, **options)
+    about = read_about(tmp_path)
+    assert about.state == "stopped"
+    assert "gone during the probe" in about.notes[-1]
+    assert read_folder(tmp_path).steps.is_empty()
+    again, _ = run_live(tmp_path, monkeypatch, trace, about=about, **options)
+    assert again.state == "complete"
+    assert not read_folder(tmp_path).steps.is_empty()
+
+
 def test_an_engine_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def kill(engine: MockEngine, runner: Any) -> None:
         while not (runner.about and runner.about.runs[0].started_at):

@@ -79,7 +79,7 @@ def test_tables_come_back(tmp_path: Path, table: str) -> None:
 
 def test_bad_tables_are_input_errors(tmp_path: Path) -> None:
     path = table_path(tmp_path, "scrapes")
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         read_table(path, "scrapes")
     path.write_bytes(b"PAR1 and nothing else")
     with pytest.raises(InputError, match="readable Parquet"):

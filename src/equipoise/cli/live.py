@@ -63,6 +63,8 @@ def live(
     drain_timeout_secs: float | None = None,
     scrape_interval_secs: float = 0.25,
     on_failure: Literal["stop", "degrade"] | None = None,
+    ca_file: str | None = None,
+    insecure: Flag = False,
     worker_api_key: str | None = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -88,8 +90,8 @@ def live(
     output_dir
         Folder for what is measured.
     resume
-        Folder of a run that was stopped: what is missing is run. Only the key, the patience and --on-failure can be
-        given anew.
+        Folder of a run that was stopped: what is missing is run. Only the key, the certificates, the patience and
+        --on-failure can be given anew.
     requests
         Length of the trace: a preset has 200 here, a file all it has; a longer file is cut.
     seed
@@ -141,6 +143,10 @@ def live(
     on_failure
         stop: the first request that fails ends everything, and it can be resumed. degrade: go on, and say so. Default:
         stop.
+    ca_file
+        Authorities (PEM) that sign the certificate of an https:// engine. Default: the system's.
+    insecure
+        Believe any certificate.
     worker_api_key
         The engine's key. Default: EQUIPOISE_WORKER_API_KEY.
     """
@@ -156,6 +162,8 @@ def live(
         "timeout_s": request_timeout_secs,
         "drain_timeout_s": drain_timeout_secs,
         "on_failure": on_failure,
+        "ca_file": ca_file,
+        "insecure": insecure or None,
         "worker_key": worker_api_key or os.environ.get(KEY) or None,
     }
     if resume is not None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from equipoise.engines.adapter import Adapter, Page, get
 from equipoise.engines.numbering import Probe
+from equipoise.engines.tls_words import tls_words
 from equipoise.engines.types import EngineInstance, Observation
 from equipoise.errors import EngineError
 
@@ -131,4 +132,4 @@ async def _together(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _said(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+    return tls_words(error) or " ".join(str(error).split())[:120] or type(error).__name__

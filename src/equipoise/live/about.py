@@ -149,6 +149,9 @@ class About(msgspec.Struct, kw_only=True):
     """As configured; what the engine says is with its instances."""
     probe: bool = False
     step_logs: tuple[str, ...] = ()
+    ca_file: str | None = None
+    insecure: bool = False
+    """Whose certificates were believed."""
 
     def write(self, folder: Path) -> None:
         """Write ``run.json``, all of it or nothing."""

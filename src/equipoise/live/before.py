@@ -12,13 +12,13 @@ import polars as pl
 from equipoise.engines import Client
 from equipoise.errors import EngineError
 from equipoise.live.looking import RecordingDriver, drain
-from equipoise.live.one_run import router_of
+from equipoise.live.one_run import GONE, router_of
 from equipoise.live.parts import PartWriter, RequestRow, collect, part_path
 from equipoise.live.plan import ENGINE, LivePlan
 from equipoise.live.preflight import Found, learn_wording, try_pins
-from equipoise.live.probe import PROBE, run_probe, stages
+from equipoise.live.probe import run_probe, stages
 from equipoise.live.prompts import Prompts, Wording
-from equipoise.live.rows import read_table, table_path, write_table
+from equipoise.live.rows import PROBE, read_table, table_path, write_table
 from equipoise.live.sender import Sender
 from equipoise.live.steps import steps_of
 from equipoise.live.wire import Connections
@@ -81,7 +81,13 @@ class Before:
         return prompts
 
     async def probe(self, folder: Path, prompts: Prompts, say: Callable[[str], None]) -> None:
-        """Measure steps under known loads, into the table ``steps``."""
+        """Measure steps under known loads, into the table ``steps``.
+
+        Raises
+        ------
+        EngineError
+            The engine went away meanwhile. No step is kept then, so that a resumed run probes again.
+        """
         if self.unpinned:
             return
         found = self.found
@@ -98,6 +104,12 @@ class Before:
             writer.close()
             collect(folder)
         rows = read_table(part_path(folder, PROBE, "requests"), "requests")
+        gone = rows.filter(pl.col("outcome").is_in([str(o) for o in GONE]))
+        if len(gone) and (self.plan.on_failure == "stop" or 2 * len(gone) > len(rows)):
+            raise EngineError(
+                f"the engine was gone during the probe: {len(gone)} of {len(rows)} requests ended as "
+                f"{gone['outcome'][0]}."
+            )
         steps = steps_of(rows, [(one.name, one.ranks) for one in found.instances], PROBE)
         write_table(table_path(folder, "steps"), "steps", steps)
         failed = rows.filter(pl.col("finished_s").is_null())

@@ -25,6 +25,7 @@ SAME = (
     *("policies", "repeats", "first_seed", "mode", "scale", "concurrency", "prefixes", "token_ids", "route"),
     *("dp_size", "cost", "kv_capacity_tokens", "max_batch", "warmup_requests", "probe", "step_logs"),
     *("timeout_s", "drain_timeout_s", "scrape_period_s", "on_failure", "ttft_slo_ms", "tpot_slo_ms"),
+    *("ca_file", "insecure"),
 )
 """Fields that a plan and its description share."""
 

@@ -30,7 +30,7 @@ from equipoise.serve.tally import Tally
 from equipoise.serve.watch import Watch
 from equipoise.traces.trace import Trace
 
-__all__ = ["OneRun", "router_of"]
+__all__ = ["GONE", "OneRun", "router_of"]
 
 FLUSH_S = 0.5
 DEAD_AFTER = 20

@@ -20,7 +20,16 @@ from equipoise.live.rows import TABLES, empty, read_table, table_path, write_tab
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["LiveFolder", "PartWriter", "RequestRow", "ScrapeRow", "collect", "gather", "read_folder"]
+__all__ = [
+    "LiveFolder",
+    "PartWriter",
+    "RequestRow",
+    "ScrapeRow",
+    "collect",
+    "gather",
+    "part_path",
+    "read_folder",
+]
 
 MEASURED = ("requests", "scrapes")
 """Tables that runs add to."""

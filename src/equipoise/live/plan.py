@@ -82,6 +82,10 @@ class LivePlan:
         Until the engine is empty, between runs.
     scrape_period_s : float
     on_failure : {"stop", "degrade"}
+    ca_file : str, optional
+        Authorities that sign the engine's certificates, instead of the system's.
+    insecure : bool
+        Whether any certificate is believed.
     ttft_slo_ms, tpot_slo_ms : float, optional
 
     Raises
@@ -118,6 +122,8 @@ class LivePlan:
     on_failure: OnFailure = "stop"
     ttft_slo_ms: float | None = None
     tpot_slo_ms: float | None = None
+    ca_file: str | None = None
+    insecure: bool = False
     worker_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -17,16 +17,18 @@ from equipoise.serve.targets import Target
 
 __all__ = ["Stage", "run_probe", "stages"]
 
-TOKENS = 48
+TOKENS = 32
 """Each request of a stage generates so many: as many steps, nearly, at that load."""
+LONE_TOKENS = 2
+"""Of the requests that show what a prompt takes."""
 LARGEST_BATCH = 64
 """Of a rank, unless the plan goes beyond it."""
 SHORTEST_PROMPT = 16
 """Tokens of the prompts under which a batch costs nearly nothing but its requests."""
 PROMPT_TOKENS = 400_000
 """All prompts of a stage and instance together stay below: a probe is not to prefill for minutes."""
-PROBE = "probe"
-"""Policy of its rows."""
+TWICE_TOKENS = 20_000
+"""Stages of fewer prompt tokens are run twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,51 +39,64 @@ class Stage:
     ----------
     loads : tuple of (int, int)
         Requests and prompt tokens of each, by rank.
+    output_tokens : int
+        Of each request.
     """
 
     loads: tuple[tuple[int, int], ...]
+    output_tokens: int = TOKENS
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all its requests."""
+        return sum(batch * tokens for batch, tokens in self.loads)
 
 
 def stages(plan: LivePlan, instance: InstanceAbout, longest_tokens: int) -> list[Stage]:
     """Loads that tell the price of a request from that of a context token, and a sum from a maximum.
 
-    Batches go up to what the plan will reach; prompts are very short ones, and the 50th and 90th percentile of the
-    trace. Every pair of them once with the same load on all ranks, then a few with one rank heavier than the others.
+    Batches go up to what the plan will reach. The price of a request is in many batches of prompts so short that their
+    contexts cost nearly nothing; the price of a token is in few requests with prompts up to the longest of the trace;
+    both together, and one rank heavier than the others, show whether prices add up, and over which ranks. Prompts
+    alone in an idle engine show what computing one takes. The order is mixed, and what is quick is run a second time
+    the other way round, so that a machine that gets slower is not taken for a load that costs more.
     """
     ranks = instance.ranks
     top = LARGEST_BATCH
     if plan.concurrency is not None:
         top = max(-(-3 * plan.concurrency // (2 * ranks * len(plan.workers))), 4)
     top = min(top, instance.max_batch or top)
-    most = min(longest_tokens, instance.kv_capacity_tokens or longest_tokens) - TOKENS - 1
-    middle, long = np.quantile(plan.trace.context_tokens, [0.5, 0.9], method="nearest").tolist()
+    most = max(min(longest_tokens, instance.kv_capacity_tokens or longest_tokens) - TOKENS - 1, 1)
+    lengths = plan.trace.context_tokens
+    middle, long, longest = np.quantile(lengths, [0.5, 0.9, 1.0], method="nearest").tolist()
     # A factor of 16 at least: with contexts alike a token's price could not be told from a request's.
-    prompts = sorted(
-        {max(min(int(n), most), 1) for n in (SHORTEST_PROMPT, middle, max(long, 16 * SHORTEST_PROMPT))}
-    )
-    batches = sorted({1, max(top // 4, 1), top})
+    long, longest = (max(n, 16 * SHORTEST_PROMPT) for n in (long, longest))
+    short, *others = sorted({min(int(n), most) for n in (SHORTEST_PROMPT, middle, long, longest)})
+    batches = sorted({max(top * eighths // 8, 1) for eighths in (1, 2, 4, 6, 8)})
 
     def fits(batch: int, prompt: int, width: int) -> int:
         capacity = instance.kv_capacity_tokens or 1 << 40
         room = min(PROMPT_TOKENS // (prompt * width), capacity * 9 // 10 // (prompt + TOKENS))
         return max(min(batch, room), 1)
 
-    found = [Stage(((fits(b, p, ranks), p),) * ranks) for b in batches for p in prompts]
+    found = [Stage(((b, short),) * ranks) for b in (1, *batches)]
+    for prompt in others:
+        few = (1, max(top // 8, 2), max(top // 4, 1))
+        found += [Stage(((fits(b, prompt, ranks), prompt),) * ranks) for b in few]
+    corner = others[min(1, len(others) - 1)] if others else short
+    found.append(Stage(((fits(top, corner, ranks), corner),) * ranks))
     if ranks > 1:
-        light = (1, prompts[0])
-        heavy = [(top, prompts[0]), (max(top // 2, 1), prompts[-1]), (top, prompts[-1])]
+        light = (1, short)
+        heavy = [(top, short), (max(top // 2, 1), corner), (fits(top, corner, 1), corner)]
         found += [Stage(((fits(b, p, 1), p), *((light,) * (ranks - 1)))) for b, p in heavy]
         # The longest batch on one rank and the longest context on another: what a sum of maxima pays twice.
-        found.append(
-            Stage(
-                (
-                    (top, prompts[0]),
-                    (fits(max(top // 4, 1), prompts[-1], 1), prompts[-1]),
-                    *((light,) * (ranks - 2)),
-                )
-            )
-        )
-    return list(dict.fromkeys(found))
+        longest_context = (fits(max(top // 4, 1), corner, 1), corner)
+        found.append(Stage(((top, short), longest_context, *((light,) * (ranks - 2)))))
+    lone = sorted({int(n) for n in np.geomspace(short, others[-1] if others else short, 5)})
+    found += [Stage(((1, n), *(((0, n),) * (ranks - 1))), LONE_TOKENS) for n in lone]
+    found = list(dict.fromkeys(found))
+    mixed = [found[i] for i in np.random.default_rng(0).permutation(len(found))]
+    return mixed + [one for one in reversed(mixed) if one.prompt_tokens < TWICE_TOKENS]
 
 
 async def run_probe(
@@ -112,7 +127,9 @@ async def run_probe(
                 continue
             for rank, (batch, tokens) in enumerate(own[i].loads):
                 for _ in range(batch):
-                    what = Prepared(-1 - number, prompts.plain(tokens, salt, number), tokens, TOKENS)
+                    what = Prepared(
+                        -1 - number, prompts.plain(tokens, salt, number), tokens, own[i].output_tokens
+                    )
                     number += 1
                     jobs.append((what, (target, rank)))
         due_s = time.monotonic() - sender.start_s

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import polars as pl
 
+from equipoise._files import parquet_errors
 from equipoise.errors import InputError, nearest
 from equipoise.live.files import replacing
 
-__all__ = ["TABLES", "Outcome", "empty", "read_table", "table_path", "write_table"]
+__all__ = ["ANSWERED", "PROBE", "TABLES", "Outcome", "empty", "read_table", "table_path", "write_table"]
 
 
 class Outcome(StrEnum):
@@ -51,6 +52,9 @@ class Outcome(StrEnum):
 
 ANSWERED = (Outcome.OK, Outcome.WRONG_LENGTH)
 """Outcomes of requests whose times can be used."""
+
+PROBE = "probe"
+"""Policy of the rows of a probe, and where its steps come from."""
 
 _KEYS = {"policy": pl.String(), "repeat": pl.Int32()}
 
@@ -140,25 +144,8 @@ def read_table(path: Path, table: str) -> pl.DataFrame:
     InputError
         The file is not there or is no Parquet, or a column is missing or of another type.
     """
-    try:
-        with path.open("rb") as file:
-            frame = pl.read_parquet(file)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except FileNotFoundError as error:
-        raise InputError(
-            "there is no such file", where=str(path), fix="name the folder of a live run"
-        ) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"cannot be read ({reason})", where=str(path), fix="check the path and its rights"
-        ) from error
-    except BaseException as error:  # polars panics are not Exceptions
-        text = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"is not a readable Parquet file ({text})", where=str(path), fix="run it again"
-        ) from error
+    with parquet_errors(path, fix="run it again"), path.open("rb") as file:
+        frame = pl.read_parquet(file)
     for name, dtype in TABLES[table].items():
         if name not in frame.columns:
             raise InputError(

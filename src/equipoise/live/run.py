@@ -23,6 +23,7 @@ from equipoise.live.plan import ENGINE, LivePlan, planned
 from equipoise.live.preflight import Found, find, fitting, ranks_of
 from equipoise.live.rows import empty, read_table, table_path, write_table
 from equipoise.live.step_logs import steps_of_logs
+from equipoise.live.tls import believed, tls_context
 from equipoise.live.wire import Connections
 from equipoise.serve.run import settle_collector
 from equipoise.traces.trace import Trace
@@ -97,15 +98,19 @@ class LiveRun:
         if self.about is not None and all(one.state == "done" for one in self.about.runs):
             return self.about
         headers = {"Authorization": f"Bearer {plan.worker_key}"} if plan.worker_key else None
-        connections = Connections()
+        tls = tls_context(plan.ca_file, insecure=plan.insecure)
+        connections = Connections(tls)
         async with aiohttp.ClientSession(
             cookie_jar=aiohttp.DummyCookieJar(),
-            connector=aiohttp.TCPConnector(keepalive_timeout=3.0),
+            connector=aiohttp.TCPConnector(keepalive_timeout=3.0, ssl=tls),
             trust_env=False,
         ) as session:
             client = Client(session, headers=headers)
             try:
-                found = await find(plan, client, session)
+                try:
+                    found = await find(plan, client, session)
+                except EngineError as error:
+                    raise believed(error) from error
                 trace, left_out = fitting(plan, found.longest_tokens)
                 about = self._begin(trace, found)
                 if left_out:

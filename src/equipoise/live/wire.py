@@ -13,7 +13,9 @@ import time
 from typing import cast
 from urllib.parse import urlsplit
 
+from equipoise.engines.tls_words import tls_words
 from equipoise.live.answer_reader import AnswerReader, Sink
+from equipoise.live.tls import tls_context
 
 __all__ = ["Connection", "Connections"]
 
@@ -81,14 +83,16 @@ class Connections:
 
     Parameters
     ----------
+    tls : ssl.SSLContext, optional
+        For ``https`` addresses; by default one that believes whom the system believes.
     connect_s : float
         How long connecting may take.
     """
 
-    def __init__(self, connect_s: float = 10.0) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, connect_s: float = 10.0) -> None:
         self._connect_s = connect_s
         self._idle: dict[tuple[str, int, bool], list[Connection]] = {}
-        self._tls: ssl.SSLContext | None = None
+        self._tls = tls
 
     async def take(self, url: str) -> Connection:
         """A connection to an address; raises `OSError` where there is none to be had in time."""
@@ -102,7 +106,7 @@ class Connections:
                 return found
             found.drop()
         if tls and self._tls is None:
-            self._tls = ssl.create_default_context()
+            self._tls = tls_context()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_s):
@@ -111,6 +115,8 @@ class Connections:
                 )
         except TimeoutError as error:
             raise OSError(f"no connection within {self._connect_s:g} s") from error
+        except ssl.SSLError as error:
+            raise OSError(tls_words(error)) from error
         return made
 
     def give_back(self, connection: Connection, key: tuple[str, int, bool]) -> None:

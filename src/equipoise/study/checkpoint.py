@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import cache
 from hashlib import sha256
@@ -21,6 +19,7 @@ from zipfile import BadZipFile
 import msgspec
 import numpy as np
 
+from equipoise._replacing import replacing
 from equipoise.cost.files import to_dict
 from equipoise.errors import InputError
 from equipoise.fleet import FleetResult
@@ -101,7 +100,8 @@ class Checkpoint:
             if isinstance(result, FleetResult):
                 arrays |= {MORE + name: values for name, values in result.more._asdict().items()}
                 arrays[MORE + "turn"] = result.turn
-            _write(stem.with_suffix(".npz"), lambda file: np.savez(file, **arrays))
+            with replacing(stem.with_suffix(".npz")) as file:
+                np.savez(file, **arrays)
         kept = {
             "job": _description(batch, job),
             "trace_name": result.trace_name if result is not None else None,
@@ -109,7 +109,8 @@ class Checkpoint:
             "rate_scale": run.rate_scale,
             "block_excess": asdict(run.block_excess),
         }
-        _write(stem.with_suffix(".json"), lambda file: file.write(msgspec.json.encode(kept)))
+        with replacing(stem.with_suffix(".json")) as file:
+            file.write(msgspec.json.encode(kept))
 
     def _stem(self, batch: Batch, job: Job) -> Path:
         text = json.dumps(_description(batch, job), sort_keys=True)
@@ -209,11 +210,3 @@ def _result(job: Job, kept: dict[str, Any], path: Path) -> ReplayResult:
         **others,
         **more,
     )
-
-
-def _write(path: Path, fill: Callable[[Any], Any]) -> None:
-    """Write beside the target and move into place: what stands there is whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("wb") as file:
-        fill(file)
-    os.replace(partial, path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -13,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from equipoise._replacing import replacing
 from equipoise.errors import TraceError, nearest
 from equipoise.traces.readers.mooncake import BLOCK_TOKENS
 from equipoise.traces.readers.parquet import META_KEY, VERSION, Meta
@@ -79,25 +78,9 @@ def _split(path: Path) -> tuple[str, str]:
 @contextmanager
 def _complete(path: Path, packing: str) -> Iterator[IO[bytes]]:
     """A file that takes its name only when all is written; bytes do not depend on the time."""
-    try:
-        # beside the target: a rename across file systems would not be one step
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part")
-    except (OSError, ValueError) as error:
-        raise _cannot_write(path, error) from error
-    try:
-        with os.fdopen(handle, "wb") as raw:
-            with _packed(raw, packing) as file:
-                yield file
-            raw.flush()
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # as any new file: mkstemp makes it private
-        Path(temporary).replace(path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _cannot_write(path, error) from error
-        raise
+    fix = "check the folder and its rights"
+    with replacing(path, error=TraceError, fix=fix) as raw, _packed(raw, packing) as file:
+        yield file
 
 
 @contextmanager
@@ -114,11 +97,6 @@ def _packed(raw: IO[bytes], packing: str) -> Iterator[Any]:
             yield file
     else:
         yield raw
-
-
-def _cannot_write(path: Path, error: Exception) -> TraceError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return TraceError(f"cannot be written ({reason})", where=str(path), fix="check the folder and its rights")
 
 
 def _frame(trace: Trace, rows: slice = slice(None)) -> pl.DataFrame:

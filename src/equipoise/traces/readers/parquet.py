@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from equipoise._files import parquet_errors
 from equipoise.errors import TraceError
 from equipoise.traces.readers.format import Format, Head, Job
 from equipoise.traces.readers.kinds import Identity, Kind, Number, WallClock
@@ -41,14 +41,14 @@ def columns(path: Path) -> tuple[str, ...]:
     """Column names of a Parquet file."""
     import polars as pl
 
-    with _parquet_errors(path), path.open("rb") as file:
+    with parquet_errors(path, TraceError), path.open("rb") as file:
         return tuple(pl.read_parquet_schema(file))
 
 
 def _meta(path: Path) -> Meta | None:
     import polars as pl
 
-    with _parquet_errors(path), path.open("rb") as file:
+    with parquet_errors(path, TraceError), path.open("rb") as file:
         text = pl.read_parquet_metadata(file).get(META_KEY)
     if text is None:
         return None
@@ -164,27 +164,8 @@ def _value(kind: Kind, raw: Any) -> Any:
 def _frame(path: Path, names: list[str] | None) -> pl.DataFrame:
     import polars as pl
 
-    with _parquet_errors(path), path.open("rb") as file:
+    with parquet_errors(path, TraceError), path.open("rb") as file:
         return pl.read_parquet(file, columns=names)
-
-
-@contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    """A damaged file ends in an error of ours, whatever the parser makes of it."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit, TraceError):
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise TraceError(
-            f"cannot be read ({reason})", where=str(path), fix="check the path and its rights"
-        ) from error
-    except BaseException as error:  # polars panics are not Exceptions
-        text = " ".join(str(error).split())[:120]
-        raise TraceError(
-            f"is not a readable Parquet file ({text})", where=str(path), fix="write it again"
-        ) from error
 
 
 FORMAT = Format(

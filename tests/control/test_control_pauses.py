@@ -1,4 +1,4 @@
-"""Pauses and freezes keep their bound on unfairness whatever the load does."""
+"""Pauses keep their bound on unfairness whatever the load does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.control import Freezes, Pauses, RankDrafts, Snapshot, VerifyPrice, worth
+from equipoise.control import Pauses, RankDrafts, Snapshot, VerifyPrice
 from equipoise.cost import load
 from equipoise.errors import InputError
 
@@ -49,21 +49,11 @@ def test_the_straggler_is_paused_where_it_pays_and_not_where_it_does_not() -> No
     assert not any(paused([[10_000] * 8, [10_000] * 8]))
 
 
-def test_a_rank_is_frozen_for_so_long_at_most_and_never_are_all() -> None:
-    freezes = Freezes(freeze_steps=3)
-    ranks = [RankDrafts([1000], [[0.5]]), RankDrafts([900_000], [[0.5]])]
-    frozen = [freezes.decide(ranks, PRICE).tolist() for _ in range(8)]
-    assert [f[1] for f in frozen] == [True, True, True, False, True, True, True, False]
-    assert not any(f[0] for f in frozen)
-
-
 def test_bad_settings_are_said() -> None:
     for make in (
         lambda: Pauses(-1),
         lambda: Pauses(rest_steps=0),
         lambda: Pauses(most_share=2),
-        lambda: Freezes(-1),
     ):
         with pytest.raises(InputError):
             make()
-    assert worth(Snapshot.of([RankDrafts([1], [[0.5]])]), PRICE, np.array([0])).tokens == 1

@@ -33,7 +33,7 @@ SWITCHES = {"--json", "--no-report", "--report", "--quiet", "--list", "--oracle"
 
 
 def small(arguments: list[str], page: str) -> list[str]:
-    """A `compare` or `tune` command on a pool of a few ranks; of a deployment, which has its own, a short run."""
+    """A command that replays, on a pool of a few ranks; of a deployment, which has its own, a short run."""
     options = dict(_pairs(arguments[1:]))
     if arguments[0] == "simulate" or "--deployment" in options:
         if not {"--list", "--show"} & set(options):
@@ -42,6 +42,9 @@ def small(arguments: list[str], page: str) -> list[str]:
         if "--timeline-window" in options:
             options["--timeline-window"] = ["1:1.1"]
         return _words(arguments[0], options)
+    if arguments[0] == "control":
+        options |= {"--ranks": ["4"], "--load-per-rank": ["4"], "--seeds": ["1"]}
+        return _words(arguments[0], options | {"--steps": ["4"], "--warmup-steps": ["2"]})
     instances = min(int(_last(options.get("--instances", ["1"]))), 10)
     ranks = 2 if instances > 1 else 4
     concurrency = instances * ranks * 4
@@ -87,7 +90,7 @@ def run_command(line: str, page: str) -> tuple[str | None, int]:
     arguments = shlex.split(words)
     if arguments[0] != "equipoise":
         return run_other(arguments), 0
-    shrunk = arguments[1] in ("compare", "ceiling", "tune", "simulate")
+    shrunk = arguments[1] in ("compare", "ceiling", "tune", "simulate", "control")
     arguments = small(arguments[1:], page) if shrunk else arguments[1:]
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from equipoise.control.chunks import ChunkPlan, Prompts, chunks_for_budget, chunks_for_time
     from equipoise.control.evaluate import Worth, worth
     from equipoise.control.exact import best_by_enumeration
-    from equipoise.control.pauses import Freezes, Pauses
+    from equipoise.control.freezes import Freezes
+    from equipoise.control.pauses import Pauses
     from equipoise.control.plan import Plan
     from equipoise.control.price import VerifyPrice
+    from equipoise.control.run import ControlRun
     from equipoise.control.shared import OwnCurve, SharedPlan, agree, message_bytes
-    from equipoise.control.simulation import ControlRun, simulate_control
+    from equipoise.control.simulation import simulate_control
     from equipoise.control.state import RankDrafts, Snapshot
     from equipoise.control.verify import allocate, allocate_verify
 
@@ -55,11 +57,13 @@ __getattr__ = lazy(
         "chunks": ("ChunkPlan", "Prompts", "chunks_for_budget", "chunks_for_time"),
         "evaluate": ("Worth", "worth"),
         "exact": ("best_by_enumeration",),
-        "pauses": ("Freezes", "Pauses"),
+        "freezes": ("Freezes",),
+        "pauses": ("Pauses",),
         "plan": ("Plan",),
         "price": ("VerifyPrice",),
         "shared": ("OwnCurve", "SharedPlan", "agree", "message_bytes"),
-        "simulation": ("ControlRun", "simulate_control"),
+        "run": ("ControlRun",),
+        "simulation": ("simulate_control",),
         "state": ("RankDrafts", "Snapshot"),
     },
 )

@@ -4,20 +4,25 @@ The chance that draft j is accepted, those before it given, is the logistic of
 
     request's own level + its drift (AR(1) over steps) - decline * (j - 1) + noise of this draft
 
-A confidence head that is perfectly calibrated reports exactly these chances. One that is not reports them shifted in
-the logit by a constant, chosen so that its expected calibration error (ECE) over all positions is as asked.
+A confidence head that is perfectly calibrated reports exactly these chances; one that is not, others
+(`equipoise.control.calibration`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from equipoise.errors import InputError
+from equipoise.control.calibration import KINDS, Miscalibration, miscalibration, survivals
+from equipoise.errors import InputError, nearest
 from equipoise.types import Floats
 
 __all__ = ["Acceptance", "survivals"]
+
+SAMPLE = 8000
+"""Requests drawn to find how wrong logits must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,9 @@ class Acceptance:
     noise_sd : float
         Spread of the logit from draft to draft.
     ece : float
-        Expected calibration error of what the allocator is told: above 0 too sure, below too cautious.
+        Expected calibration error of what the allocator is told, over all positions.
+    ece_kind : {"shifted", "noisy"}
+        All survivals too high (``ece`` above 0) or too low (below); or each wrong in its own way, right on average.
     """
 
     level: float = 1.45
@@ -45,10 +52,16 @@ class Acceptance:
     decline: float = 0.12
     noise_sd: float = 0.3
     ece: float = 0.0
+    ece_kind: str = "shifted"
 
     def __post_init__(self) -> None:
-        if not -0.25 <= self.ece <= 0.25:
-            raise InputError(f"ece = {self.ece}", fix="must be from -0.25 to 0.25")
+        if self.ece_kind not in KINDS:
+            raise InputError(
+                f"no kind of calibration error named {self.ece_kind!r}", fix=nearest(self.ece_kind, KINDS)
+            )
+        low, high = (0.0, 0.15) if self.ece_kind == "noisy" else (-0.25, 0.25)
+        if not low <= self.ece <= high:
+            raise InputError(f"ece = {self.ece} ({self.ece_kind})", fix=f"must be from {low:g} to {high:g}")
         for name in ("level_sd", "drift_sd", "noise_sd", "decline"):
             if not 0 <= getattr(self, name) <= 10:
                 raise InputError(f"{name} = {getattr(self, name)}", fix="must be from 0 to 10")
@@ -64,23 +77,21 @@ class Acceptance:
         noise = self.noise_sd * rng.standard_normal((len(level), drafts))
         return (level + drift)[:, None] - self.decline * np.arange(drafts) + noise
 
-    def shift(self, drafts: int) -> float:
-        """Shift of the logits at which survivals are off by `ece` on average; found by halving."""
-        if self.ece == 0 or drafts == 0:
-            return 0.0
-        rng = np.random.default_rng(0)
-        logits = self.logits(rng, self.levels(rng, 4000), self.drift_sd * rng.standard_normal(4000), drafts)
-        true = survivals(logits).mean()
-        low, high = (0.0, 8.0) if self.ece > 0 else (-8.0, 0.0)
-        for _ in range(40):
-            middle = (low + high) / 2
-            if survivals(logits + middle).mean() - true < self.ece:
-                low = middle
-            else:
-                high = middle
-        return (low + high) / 2
+    def sample(self, rng: np.random.Generator, requests: int, drafts: int) -> Floats:
+        """True logits of so many requests at some step, float64[requests, drafts]."""
+        drift = self.drift_sd * rng.standard_normal(requests)
+        return self.logits(rng, self.levels(rng, requests), drift, drafts)
+
+    def wrong_by(self, drafts: int) -> Miscalibration:
+        """What is added to true logits so that survivals are off by `ece`."""
+        return _wrong_by(self, drafts)
+
+    def mean(self, drafts: int) -> Floats:
+        """float64[drafts], survivals of a request nothing is known of yet."""
+        return np.asarray(survivals(np.full((1, drafts), self.level) - self.decline * np.arange(drafts))[0])
 
 
-def survivals(logits: Floats) -> Floats:
-    """Survivals from the logits of the chances one after another."""
-    return np.asarray(np.cumprod(1.0 / (1.0 + np.exp(-logits)), axis=1))
+@lru_cache(maxsize=64)
+def _wrong_by(acceptance: Acceptance, drafts: int) -> Miscalibration:
+    rng = np.random.default_rng(0)
+    return miscalibration(rng, acceptance.sample(rng, SAMPLE, drafts), acceptance.ece, acceptance.ece_kind)

@@ -1,26 +1,22 @@
-"""Pausing requests and freezing admission: the second means against a straggler, with a bound on unfairness.
+"""Pausing requests: the second means against a straggler, with a bound on unfairness.
 
 A paused request keeps its KV cache and sits out steps, so that its rank stops holding up the others. No request sits
 out more than ``most_steps`` steps in a row, and after each pause it runs at least ``rest_steps``: whatever the load, it
-is in at least ``rest_steps / (rest_steps + most_steps)`` of the steps. A rank takes no new requests for at most
-``freeze_steps`` steps in a row, and then for one step it does.
+is in at least ``rest_steps / (rest_steps + most_steps)`` of the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.control.evaluate import worth
-from equipoise.control.layout import ONE
+from equipoise.control.loads import Loads
 from equipoise.control.price import VerifyPrice
-from equipoise.control.state import RankDrafts, Snapshot
+from equipoise.control.state import Snapshot
 from equipoise.errors import InputError
 from equipoise.types import Ints
 
-__all__ = ["Freezes", "Pauses"]
+__all__ = ["Pauses"]
 
 
 class Pauses:
@@ -63,7 +59,7 @@ class Pauses:
     def paused(self, numbers: ArrayLike) -> NDArray[np.bool_]:
         """Which of these requests sit out the coming step."""
         out = self._out
-        return np.array([int(n) in out for n in np.asarray(numbers)], dtype=bool)
+        return np.array([n in out for n in np.asarray(numbers).tolist()], dtype=bool)
 
     def decide(self, snapshot: Snapshot, price: VerifyPrice, lengths: Ints, numbers: Ints) -> None:
         """Say who sits out the step after this one; ``numbers`` names the snapshot's requests."""
@@ -89,75 +85,25 @@ class Pauses:
     def _add(self, snapshot: Snapshot, price: VerifyPrice, lengths: Ints, numbers: Ints) -> None:
         """From the slowest rank, the request that costs most per token, again and again while it pays."""
         room = int(self.most_share * (len(numbers) + len(self._out))) - len(self._out)
-        keep = np.ones(len(numbers), dtype=bool)
+        if room <= 0:
+            return
         rank_of = np.repeat(np.arange(snapshot.ranks), np.diff(snapshot.first))
-        free = np.array([int(n) not in self._rest and int(n) not in self._out for n in numbers], dtype=bool)
-        gains = (snapshot.survival.astype(np.float64) * ONE).astype(np.int64)
-        tokens = 1 + np.where(np.arange(snapshot.drafts) < lengths[:, None], gains, 0).sum(axis=1) / ONE
-        start = worth(snapshot, price, lengths)
-        best, chosen, picked = start.rate * (1 + self.least_gain), 0, list[int]()
-        work = start.work.copy()
+        free = np.array([n not in self._rest and n not in self._out for n in numbers.tolist()], dtype=bool)
+        loads = Loads(snapshot, price, lengths)
+        per_token = snapshot.context_tokens / loads.gain
+        found = loads.worth()
+        best, chosen, picked = found.rate * (1 + self.least_gain), 0, list[int]()
         while len(picked) < room:
-            slowest = int(np.argmax(work))
-            own = np.flatnonzero(keep & free & (rank_of == slowest))
+            slowest = int(np.argmax(found.work))
+            own = np.flatnonzero(free & (rank_of == slowest))
             if len(own) == 0:
                 break
-            at = own[np.argmax(snapshot.context_tokens[own] / tokens[own])]
-            keep[at] = False
-            picked.append(int(at))
-            found = _without(snapshot, price, lengths, keep)
-            work = found[1]
-            if found[0] > best:
-                best, chosen = found[0], len(picked)
+            at = int(own[np.argmax(per_token[own])])
+            free[at] = False
+            picked.append(at)
+            loads.leave_out(at, slowest)
+            found = loads.worth()
+            if found.rate > best:
+                best, chosen = found.rate, len(picked)
         for at in picked[:chosen]:
             self._out[int(numbers[at])] = 1
-
-
-def _without(snapshot: Snapshot, price: VerifyPrice, lengths: Ints, keep: NDArray[np.bool_]):  # type: ignore[no-untyped-def]
-    first = np.concatenate([[0], np.cumsum(keep)])[snapshot.first]
-    left = Snapshot(snapshot.context_tokens[keep], snapshot.survival[keep], first, snapshot.step)
-    found = worth(left, price, lengths[keep])
-    return found.rate, found.work
-
-
-class Freezes:
-    """Which ranks take no new request.
-
-    Parameters
-    ----------
-    freeze_steps : int
-        Longest freeze of a rank.
-    above : float
-        A rank is frozen if its own work is above the mean by so much, as a share.
-    """
-
-    def __init__(self, freeze_steps: int = 16, above: float = 0.05) -> None:
-        if (
-            isinstance(freeze_steps, bool)
-            or not isinstance(freeze_steps, int)
-            or not 0 <= freeze_steps <= 10**6
-        ):
-            raise InputError(
-                f"freeze_steps = {freeze_steps!r}", fix="must be a whole number from 0 to 1000000"
-            )
-        if not above >= 0:
-            raise InputError(f"above = {above}", fix="must be 0 or more")
-        self.freeze_steps, self.above = freeze_steps, above
-        self._frozen = np.zeros(0, dtype=np.int64)
-
-    def decide(self, ranks: Snapshot | Sequence[RankDrafts], price: VerifyPrice) -> NDArray[np.bool_]:
-        """Which ranks take none at the next step, from mandatory work alone: verified drafts come and go.
-
-        Returns
-        -------
-        bool[ranks]
-            Never all of them.
-        """
-        snapshot = ranks if isinstance(ranks, Snapshot) else Snapshot.of(ranks)
-        if len(self._frozen) != snapshot.ranks:
-            self._frozen = np.zeros(snapshot.ranks, dtype=np.int64)
-        work = worth(snapshot, price, np.zeros(len(snapshot.context_tokens), dtype=np.int64)).work
-        heavy = work > work.mean() * (1 + self.above)
-        frozen = heavy & (self._frozen < self.freeze_steps)
-        self._frozen = np.where(frozen, self._frozen + 1, 0)
-        return np.asarray(frozen)

@@ -11,7 +11,7 @@ from equipoise.control.price import VerifyPrice
 from equipoise.control.state import Snapshot
 from equipoise.types import Floats, Ints
 
-__all__ = ["PROFILED_TOKENS", "own_times", "profiled_times", "rank_argmax"]
+__all__ = ["PROFILED_TOKENS", "best_within", "own_times", "profiled_times", "rank_argmax"]
 
 PROFILED_TOKENS = 8192
 """Context of the dummy requests that start-up profiles are taken with (vLLM's adaptive verification)."""
@@ -59,6 +59,28 @@ def rank_argmax(snapshot: Snapshot, times: Floats) -> Ints:
     lengths = np.zeros(len(snapshot.context_tokens), dtype=np.int64)
     _argmax(snapshot.survival, snapshot.first, times, lengths)
     return lengths
+
+
+def best_within(snapshot: Snapshot, budgets: Ints) -> Ints:
+    """Verify lengths where each rank takes so many of its drafts, those that survive most often.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    budgets : int64[ranks]
+        Drafts of each rank; below 0 counts as 0.
+
+    Returns
+    -------
+    int64[requests]
+    """
+    n, drafts = snapshot.survival.shape
+    rank_of = np.repeat(np.arange(snapshot.ranks), np.diff(snapshot.first) * drafts)
+    flat = snapshot.survival.reshape(-1)
+    order = np.lexsort((-flat, rank_of))  # stable: of equals the earlier draft first, so lengths are prefixes
+    place = np.arange(n * drafts) - snapshot.first[rank_of] * drafts
+    taken = order[place < np.asarray(budgets)[rank_of]]
+    return np.bincount(taken // max(drafts, 1), minlength=n).astype(np.int64)
 
 
 def profiled_times(price: VerifyPrice, most_queries: int, context_tokens: int = PROFILED_TOKENS) -> Floats:

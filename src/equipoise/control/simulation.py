@@ -7,133 +7,31 @@ chances of this step; the step takes what `VerifyPrice` says.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 
-from equipoise.control.acceptance import Acceptance, survivals
-from equipoise.control.evaluate import Worth, worth
+from equipoise.control.acceptance import Acceptance
+from equipoise.control.freezes import Freezes
+from equipoise.control.instance import Instance
+from equipoise.control.loads import Loads
 from equipoise.control.pauses import Pauses
 from equipoise.control.price import VerifyPrice
+from equipoise.control.run import ControlRun, Sums
+from equipoise.control.slack import slack_turned
 from equipoise.control.state import Snapshot
 from equipoise.control.strategies import strategy
+from equipoise.control.told import Told
 from equipoise.errors import InputError
 from equipoise.policies import Policy
-from equipoise.policies.views import empty_ranks, waiting_requests
 from equipoise.traces.trace import Trace
-from equipoise.types import Floats, Ints, Ranks
+from equipoise.types import Ints
 
-__all__ = ["ControlRun", "Instance", "simulate_control"]
+__all__ = ["ControlRun", "simulate_control"]
 
-MARGIN = 0.3
-"""Survival of the best unverified draft above which a rank's waiting counts as worth turning into tokens."""
+SLACK_EVERY = 8
+"""Steps from one comparison with every rank's own choice to the next."""
 
-
-@dataclass(frozen=True, slots=True)
-class ControlRun:
-    """Sums over the measured steps of a run.
-
-    Parameters
-    ----------
-    tokens : int
-        Tokens the requests got.
-    time_us : float
-    steps : int
-    drafts_verified, drafts_accepted : int
-    bubble_share : float
-        Share of the barriers' time that the average rank waited.
-    slack_turned : float
-        Of the waiting that each rank's own argmax would leave, the share gone under this strategy, in the same states
-        and on the ranks whose best unverified draft survives more often than 0.3; NaN where no such rank waited.
-    longest_pause_steps : int
-    """
-
-    tokens: int
-    time_us: float
-    steps: int
-    drafts_verified: int
-    drafts_accepted: int
-    bubble_share: float
-    slack_turned: float
-    longest_pause_steps: int = 0
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens a second, of the whole instance."""
-        return self.tokens / self.time_us * 1e6 if self.time_us else 0.0
-
-
-@dataclass(slots=True)
-class Instance:
-    """The running requests of an instance, one a slot, and where the next come from."""
-
-    trace: Trace
-    policy: Policy
-    price: VerifyPrice
-    ranks: int
-    drafts: int
-    acceptance: Acceptance
-    rng: np.random.Generator
-    rank: Ints = field(init=False)
-    context: Ints = field(init=False)
-    left: Ints = field(init=False)
-    level: Floats = field(init=False)
-    drift: Floats = field(init=False)
-    number: Ints = field(init=False)
-    _next: int = field(init=False, default=0)
-    _prices: Any = field(init=False, default=None)
-    _params: Any = field(init=False, default=None)
-    _memory: Any = field(init=False, default=None)
-
-    def fill(self, slots: int) -> None:
-        """Put the first requests on the ranks."""
-        if slots > len(self.trace):
-            raise InputError(f"{slots} requests of a trace of {len(self.trace)}", fix="give a longer trace")
-        zeros = np.zeros(slots, dtype=np.int64)
-        self.rank, self.context, self.left, self.number = zeros - 1, zeros.copy(), zeros.copy(), zeros.copy()
-        self.level, self.drift = np.zeros(slots), np.zeros(slots)
-        self._prices = self.price.cost.prices()
-        self._params = self.policy.param_array()
-        self._memory = self.policy.new_memory(int(self.rng.integers(2**31)), self._prices, self.ranks)
-        self.replace(np.arange(slots))
-
-    def replace(self, slots: Ints) -> None:
-        """Let new requests take these slots; the policy says on which ranks."""
-        n = len(slots)
-        if n == 0:
-            return
-        rows = (self._next + np.arange(n)) % len(self.trace)
-        self._next += n
-        self.rank[slots] = -1
-        view = self._view()
-        requests = waiting_requests(n)
-        requests.context_tokens[:] = self.trace.context_tokens[rows]
-        requests.reserve_tokens[:] = requests.context_tokens
-        requests.request[:] = np.arange(self._next - n, self._next)
-        chosen = np.full(n, -1, dtype=np.int64)
-        self.policy.spec.place(view, requests, self._prices, self._params, self._memory, chosen)
-        # what a policy holds back would leave the instance less than full: least loaded then
-        for i in np.flatnonzero(chosen < 0):
-            chosen[i] = np.argmin(np.bincount(self.rank[self.rank >= 0], minlength=self.ranks))
-        self.rank[slots] = chosen
-        self.context[slots] = requests.context_tokens
-        self.left[slots] = self.trace.output_tokens[rows]
-        self.number[slots] = requests.request
-        self.level[slots] = self.acceptance.levels(self.rng, n)
-        self.drift[slots] = self.acceptance.drift_sd * self.rng.standard_normal(n)
-
-    def _view(self) -> Ranks:
-        lengths = self.price.cost.prices().saturation_tokens
-        view = empty_ranks(self.ranks, self.ranks, len(lengths), 2**50, 2**50)
-        there = self.rank >= 0
-        on, context = self.rank[there], self.context[there]
-        view.batch[:] = np.bincount(on, minlength=self.ranks)
-        view.context_tokens[:] = np.bincount(on, context, self.ranks).astype(np.int64)
-        for s, bound in enumerate(lengths):
-            view.saturated_tokens[:, s] = np.bincount(on, np.minimum(context, bound), self.ranks)
-        return view
+SHARE_STEPS = 64
+"""Steps a request must have been there for its share of them to be looked at."""
 
 
 def simulate_control(
@@ -150,6 +48,9 @@ def simulate_control(
     steps: int = 400,
     warmup_steps: int = 200,
     pauses: Pauses | None = None,
+    freezes: Freezes | None = None,
+    detours: bool = False,
+    slack_against: str = "argmax_own",
     seed: int = 0,
 ) -> ControlRun:
     """Run one instance under a strategy.
@@ -158,12 +59,12 @@ def simulate_control(
     ----------
     trace : Trace
     policy : Policy
-        Places new requests; it must be a compiled one.
+        Places new requests.
     price : VerifyPrice
     name : str
         A strategy: one of `STRATEGIES`.
     ranks, per_rank : int
-        Ranks of the instance, and requests running a rank on average.
+        Ranks of the instance, and requests of a rank on average.
     drafts : int
         Drafts of a request and step.
     horizon : int
@@ -172,7 +73,13 @@ def simulate_control(
     steps, warmup_steps : int
         Steps counted, and steps before them.
     pauses : Pauses, optional
-        Requests may sit out steps.
+        Requests may sit out steps. Made for this run: it remembers.
+    freezes : Freezes, optional
+        Ranks may take no new requests for a while: one that is placed there waits. Made for this run.
+    detours : bool
+        The policy is told which ranks are frozen and places elsewhere, so that nobody waits.
+    slack_against : str
+        The strategy whose waiting, in the same states, `ControlRun.slack_turned` is a share of.
     seed : int
 
     Returns
@@ -186,80 +93,51 @@ def simulate_control(
     """
     for label, value, low in (
         ("ranks", ranks, 1), ("per_rank", per_rank, 1), ("drafts", drafts, 0), ("horizon", horizon, 1),
-        ("steps", steps, 1), ("warmup_steps", warmup_steps, 0),
+        ("steps", steps, 1), ("warmup_steps", warmup_steps, 0), ("seed", seed, 0),
     ):  # fmt: skip
         if not low <= value <= 1_000_000:
             raise InputError(f"{label} = {value}", fix=f"must be from {low} to 1000000")
-    rng = np.random.default_rng(seed)
     acceptance = acceptance or Acceptance()
-    instance = Instance(trace, policy, price, ranks, drafts, acceptance, rng)
-    slots = ranks * per_rank
-    instance.fill(slots)
-    rule = strategy(name, price, slots * (1 + drafts))
-    own = strategy("argmax_own", price, 1)
-    shift, memory = acceptance.shift(drafts), acceptance.drift_memory
-    mean = survivals(np.full((1, drafts), acceptance.level) - acceptance.decline * np.arange(drafts))
-    told: deque[Floats] = deque(maxlen=horizon)
-    tokens = verified = accepted = 0
-    time_us, waited, could_wait, left_over, before = 0.0, 0.0, 0.0, 0.0, 0.0
-    for step in range(-warmup_steps, steps):
-        fresh = np.sqrt(1 - memory**2) * acceptance.drift_sd * rng.standard_normal(slots)
-        instance.drift = memory * instance.drift + fresh
-        logits = acceptance.logits(rng, instance.level, instance.drift, drafts)
-        true = survivals(logits)
-        known = told[0] if len(told) == horizon else np.broadcast_to(mean, true.shape)
-        told.append(survivals(logits + shift))
-        order = np.argsort(instance.rank, kind="stable")
-        running = order if pauses is None else order[~pauses.paused(instance.number[order])]
-        first = np.concatenate([[0], np.cumsum(np.bincount(instance.rank[running], minlength=ranks))])
-        told_of = known[running].astype(np.float32)
-        snapshot = Snapshot(instance.context[running], told_of, first, step + warmup_steps)
+    most_queries = ranks * per_rank * (1 + drafts)
+    rule = strategy(name, price, most_queries)
+    other = strategy(slack_against, rule.price, most_queries)
+    instance = Instance(trace, policy, price, ranks, per_rank, drafts, acceptance, seed)
+    told, sums = Told(horizon, acceptance.mean(drafts)), Sums()
+    frozen = np.zeros(ranks, dtype=bool)
+    for step in range(warmup_steps + steps):
+        fresh, passed = instance.draw()
+        known = told.swap(fresh)
+        instance.release(frozen)
+        running = _running(instance, pauses)
+        first = np.searchsorted(instance.rank[running], np.arange(ranks + 1))
+        snapshot = Snapshot(instance.context[running], known[running].astype(np.float32), first, step)
         lengths = rule.lengths(snapshot)
-        found = worth(snapshot, price, lengths)
+        found = Loads(snapshot, rule.price, lengths).worth()
         rule.measured(found.price)
-        drawn = rng.random((slots, drafts))
-        passed = np.ones((slots, drafts + 1), dtype=np.int64)
-        np.cumprod(drawn < 1 / (1 + np.exp(-logits)), axis=1, out=passed[:, 1:])
-        got = passed[running][:, 1:].sum(axis=1)
-        got = np.minimum(got, lengths)
+        got = np.minimum(passed[running].sum(axis=1), lengths)
         gained = np.minimum(1 + got, instance.left[running])
-        if step >= 0:
-            tokens += int(gained.sum())
-            verified += int(lengths.sum())
-            accepted += int(got.sum())
-            time_us += price.us(found.price)
-            waited += found.barrier - float(found.work.mean())
-            could_wait += found.barrier
-            if step % 8 == 0:
-                b, a = _worthwhile(snapshot, price, own.lengths(snapshot), found)
-                before, left_over = before + b, left_over + a
-        instance.left[running] -= gained
-        instance.context[running] += gained
-        done = np.flatnonzero(instance.left <= 0)
-        if len(told) and len(done):
-            for old in told:
-                old[done] = mean
+        done = instance.advance(running, gained)
+        if step >= warmup_steps:
+            sat_out = instance.slots - len(running)
+            sums.step(found, lengths, got, gained, rule.price.us(found.price), sat_out)
+            sums.ended(instance.ran[done], instance.there[done], SHARE_STEPS)
+            if (step - warmup_steps) % SLACK_EVERY == 0:
+                instead = other.lengths(snapshot)
+                sums.slack(
+                    slack_turned(snapshot, instead, Loads(snapshot, rule.price, instead).worth(), found)
+                )
+        told.forget(done)
         if pauses is not None:
-            pauses.decide(snapshot, price, lengths, instance.number[running])
-        instance.replace(done)
-    return ControlRun(
-        tokens, time_us, steps, verified, accepted,
-        waited / could_wait if could_wait else 0.0,
-        1 - left_over / before if before else float("nan"),
-        0 if pauses is None else pauses.longest_pause_steps,
-    )  # fmt: skip
+            pauses.decide(snapshot, rule.price, lengths, instance.number[running])
+        if freezes is not None:
+            frozen = freezes.decide(snapshot, rule.price)
+        instance.replace(done, frozen, detours=detours)
+    longest_pause = 0 if pauses is None else pauses.longest_pause_steps
+    return sums.run(steps, instance.slots, longest_pause, instance.longest_wait_steps)
 
 
-def _worthwhile(snapshot: Snapshot, price: VerifyPrice, own: Ints, ours: Worth) -> tuple[float, float]:
-    """Waiting under each rank's own argmax and under the plan, on ranks that have a draft worth verifying left."""
-    alone = worth(snapshot, price, own)
-    n = np.arange(len(own))
-    spare = np.where(
-        own < snapshot.drafts, snapshot.survival[n, np.minimum(own, snapshot.drafts - 1)], 0.0
-    ) if snapshot.drafts else np.zeros(len(own))  # fmt: skip
-    best = np.zeros(snapshot.ranks)
-    np.maximum.at(best, np.repeat(np.arange(snapshot.ranks), np.diff(snapshot.first)), spare)
-    chosen = best > MARGIN
-    before = (alone.barrier - alone.work)[chosen].sum()
-    after = (ours.barrier - ours.work)[chosen].sum()
-    return float(before), float(after)
+def _running(instance: Instance, pauses: Pauses | None) -> Ints:
+    """Slots that take part in the step, rank by rank."""
+    order = np.argsort(instance.rank, kind="stable")
+    order = order[~instance.held[order]]
+    return order if pauses is None else order[~pauses.paused(instance.number[order])]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, fields
-from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,6 @@ import numpy as np
 
 from equipoise._replacing import replacing
 from equipoise.cost.files import to_dict
-from equipoise.errors import InputError
 from equipoise.fleet import FleetResult
 from equipoise.fleet.files import to_dict as deployment_to_dict
 from equipoise.fleet.kernel.layout import FleetOutcome
@@ -29,6 +27,7 @@ from equipoise.policies import Policy
 from equipoise.replay import Percentiles, ReplayResult
 from equipoise.replay.layout import Outcome
 from equipoise.study.jobs import Batch, Job, Measures, Run
+from equipoise.study.kept import file_stamps, made_folder, package_digest
 from equipoise.study.statistics import Interval
 
 __all__ = ["Checkpoint"]
@@ -56,15 +55,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"cannot make {str(folder)!r}: {error.strerror}",
-                where="--checkpoint-dir",
-                fix="choose another",
-            ) from error
+        self.folder = made_folder(folder)
 
     def load(self, batch: Batch, job: Job) -> Run | None:
         """The run of a job, if it was kept whole; a damaged or half-written one is as good as none.
@@ -122,9 +113,9 @@ def _description(batch: Batch, job: Job) -> dict[str, Any]:
     setting = job.setting
     return {
         "version": version("equipoise"),
-        "package": _package_digest(),
+        "package": package_digest(),
         "trace": batch.trace,
-        "trace_files": _stamps(Path(batch.trace)),
+        "trace_files": file_stamps(Path(batch.trace)),
         "seed": job.seed,
         "target_concurrency": batch.concurrency,
         "requests": batch.requests,
@@ -145,29 +136,12 @@ def _description(batch: Batch, job: Job) -> dict[str, Any]:
     }
 
 
-@cache
-def _package_digest() -> str:
-    """Digest of all that this package is made of: code, presets, schemas."""
-    package = Path(__file__).parents[1]
-    digest = sha256()
-    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".toml", ".json")):
-        digest.update(path.relative_to(package).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def _source_digest(policy: Policy) -> str:
     """Digest of the file that a policy's function stands in: its own, or that of the package it comes with."""
     place = getattr(policy.spec.place, "py_func", policy.spec.place)
     path = Path(getattr(getattr(place, "__code__", None), "co_filename", ""))
     own = path.read_bytes() if path.is_file() else b""
     return sha256(own + (policy.digest or "").encode()).hexdigest()
-
-
-def _stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of the files of a trace; none for a preset."""
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    return [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
 
 
 def _measures(kept: dict[str, Any]) -> dict[str, Any]:

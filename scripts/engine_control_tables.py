@@ -112,7 +112,7 @@ def bar(found: Found) -> str:
 
 
 def placement(found: Found) -> str:
-    names = ("fixed,3", "argmax", "equipoise")
+    names = ("fixed,3", "equipoise")
     body = []
     for row in found:
         control = row["control"]

@@ -113,6 +113,7 @@ def test_a_streamed_completion_is_refused_by_an_event() -> None:
     assert counter.feed(refused["body"].encode()) == 0
     assert counter.failed
     assert counter.done
+    assert counter.error_status == 400
 
 
 def test_one_dead_rank_ends_every_stream_and_then_the_server() -> None:
@@ -120,6 +121,7 @@ def test_one_dead_rank_ends_every_stream_and_then_the_server() -> None:
         counter = TokenCounter()
         counter.feed(answers()[f"rank 1 killed, stream of rank {rank}"]["body"].encode())
         assert counter.failed
+        assert counter.error_status == 500
     assert answers()["rank 1 killed, 0 s later"]["status"] == 500
     assert answers()["rank 1 killed, 0 s later, health"]["status"] == 503
     assert "Refused" in answers()["rank 1 killed, 1 s later, health"]["ended"]

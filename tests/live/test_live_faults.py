@@ -92,7 +92,8 @@ def refuse_pins(engine: MockEngine) -> None:
 
     def pinned(*what: Any) -> int | None:
         if inner(*what) is not None:
-            raise RefusedError(400, {"error": {"message": "data_parallel_rank 0 is out of range [0, 0)."}})
+            error = {"message": "data_parallel_rank 0 is out of range [0, 0).", "code": 400}
+            raise RefusedError(400, {"error": error})
         return None
 
     engine._shape.pinned = pinned  # type: ignore[method-assign]

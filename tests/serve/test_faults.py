@@ -11,6 +11,7 @@ from aiohttp import web
 from serve_cases import asked, mock, on_a_loop, stage
 
 from equipoise.engines import WorkerSpec
+from equipoise.testing.mock_engine.shapes import RefusedError
 
 pytestmark = pytest.mark.proof
 
@@ -68,6 +69,27 @@ async def test_an_error_event_of_the_engine_passes_and_counts():
         _, _, data = await answered(s, stream=True, max_tokens=50)
         assert b"the engine failed" in data
         assert s.view().aborted == {"error_event": 1}
+
+
+@on_a_loop
+async def test_requests_refused_in_their_stream_eject_nobody():
+    """vLLM refuses a streamed request by an event of a 200 (tests/engines/test_vllm_recorded.py)."""
+    async with stage(mock()) as s:
+        inner = s.engine._shape.pinned
+
+        def refuse(*what):
+            if what[1].body.get("user") == "odd":
+                raise RefusedError(400, {"error": {"message": "temperature is odd", "code": 400}})
+            return inner(*what)
+
+        s.engine._shape.pinned = refuse
+        for _ in range(2 * s.service.config.router.breaker_failures):
+            status, _, data = await answered(s, stream=True, user="odd")
+            assert status == 200
+            assert b"temperature is odd" in data
+        assert s.view().aborted == {"refused": 2 * s.service.config.router.breaker_failures}
+        assert s.view().instance_states == ("up",)
+        assert (await answered(s, stream=True))[0] == 200
 
 
 @on_a_loop

@@ -57,6 +57,8 @@ class TokenCounter:
         Whether the stream said that it ended.
     failed : bool
         Whether the stream carried an error.
+    error_status : int
+        The HTTP status in that error, where it has one: vLLM refuses streamed requests so; else 0.
     """
 
     __slots__ = (
@@ -71,6 +73,7 @@ class TokenCounter:
         "_tail",
         "_tokens_per_event",
         "done",
+        "error_status",
         "events",
         "failed",
         "prompt_tokens",
@@ -93,6 +96,7 @@ class TokenCounter:
         self.prompt_tokens = -1
         self.done = False
         self.failed = False
+        self.error_status = 0
 
     @property
     def exact(self) -> bool:
@@ -249,6 +253,8 @@ class TokenCounter:
             return 0
         if "error" in value and value["error"] is not None:
             self.failed = True
+            code = value["error"].get("code") if isinstance(value["error"], dict) else None
+            self.error_status = code if isinstance(code, int) and 400 <= code < 600 else 0
             return 0
         kind = value.get("type")
         if isinstance(kind, str):  # Responses and Messages: typed events

@@ -256,6 +256,11 @@ class Sender:
         elif answer.status != 200:
             row.outcome = refusal(self._engine, answer.status, text, pinned=row.rank >= 0 and self._pinned)
             row.message = _short(f"{answer.status} {text}")
+        elif counter.failed and not times and 400 <= counter.error_status < 500:  # refused in its stream
+            row.outcome = refusal(
+                self._engine, counter.error_status, text, pinned=row.rank >= 0 and self._pinned
+            )
+            row.message = _short(text)
         elif counter.failed:
             row.outcome, row.message = Outcome.CUT_SHORT, _short(text)
         elif not counter.done and counter.output_tokens < what.output_tokens:

@@ -156,7 +156,8 @@ def _ended(proxy: Proxy, lease: Lease, counter: TokenCounter, status: int, asked
     elif status >= 400:
         lease.aborted("refused")
     elif counter.failed:
-        lease.aborted("error_event")
+        # A streamed request may be refused by an event of a 200: that is its client's fault, not the engine's.
+        lease.aborted("refused" if 400 <= counter.error_status < 500 else "error_event")
     else:
         proxy.learn(asked, counter.prompt_tokens)
         prompt = counter.prompt_tokens if counter.prompt_tokens > 0 else None

@@ -94,6 +94,7 @@ async def owners_before_envoy(redis, tmp_path):
         assert all(owned)
         victim, survivor = group.all
         victim.signal(signal.SIGKILL)
+        killed_s = asyncio.get_running_loop().time()
         statuses = Counter()
         moved = False
         while not moved:
@@ -106,7 +107,13 @@ async def owners_before_envoy(redis, tmp_path):
         async def well():
             return {status for status, _ in await asyncio.gather(*(ask() for _ in range(12)))} == {200}
 
+        moved_s = asyncio.get_running_loop().time()
         await group.until(well, what="requests go to the living picker only")
+        well_s = asyncio.get_running_loop().time()
+        print(
+            f"owned again {moved_s - killed_s:.2f} s after the kill, answers meanwhile {dict(statuses)}; "
+            f"all well after {well_s - killed_s:.2f} s"
+        )
         rows = Counter((row["instance"], row["rank"]) for row in await group.ledger(survivor))
         assert rows <= running()  # those of the dead picker's streams show in the engines' reports
         before = [sum(engine.answers.values()) for engine in engines]

@@ -389,7 +389,8 @@ def _add_file(digest: Any, name: str) -> None:
 
 ROOMS_BELOW = {
     "cost": (),
-    "control": ("cost",),
+    "control": ("cost", "control.kernel"),
+    "control.kernel": (),
     "policies": ("cost",),
     "router.kernel": ("cost", "policies"),
     "replay": ("cost", "policies"),

@@ -50,16 +50,17 @@ def test_a_message_is_small() -> None:
     assert message_bytes(VerifyPrice(load("h200"))) == 340
 
 
-def test_a_price_of_experts_is_learnt_from_plan_to_plan() -> None:
+@pytest.mark.parametrize("free", [0.0, 150.0])
+@pytest.mark.parametrize("graphs", [(), (8, 64, 256, 512)])
+def test_a_price_of_experts_is_found_from_the_messages(graphs: tuple[int, ...], free: float) -> None:
+    """Also where only a plan between two captured sizes is any good."""
     rng = np.random.default_rng(2)
-    snapshot = instance(rng, 4, 64, 5)
-    price = VerifyPrice(load("h200"), ep_per_query=60.0)
-    plan = agree([OwnCurve(snapshot.rank(r), price).message() for r in range(4)], price)
-    own = [OwnCurve(snapshot.rank(r), price, plan) for r in range(4)]
-    second = agree([curve.message() for curve in own], price, previous=plan)
-    lengths = np.concatenate([curve.lengths(second, 1) for curve in own])
-    assert plan.next_trim > 0
-    assert worth(snapshot, price, lengths).rate >= allocate(snapshot, price).rate * 0.98
+    for charge in (5.0, 60.0, 300.0):
+        snapshot = instance(rng, 4, 64, 5)
+        price = VerifyPrice(
+            load("h200"), graphs, query_reads=0.0, ep_per_query=charge, ep_free_queries=free
+        )
+        assert shared_rate(snapshot, price) >= allocate(snapshot, price).rate * 0.98
 
 
 def test_bad_messages_and_steps_are_said() -> None:

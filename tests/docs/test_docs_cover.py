@@ -226,6 +226,7 @@ PUBLIC = (
         "fleet",
     ),
     *("calibrate", "calibrate.readers", "control", "router", "engines", "serve", "serve.envoy", "live"),
+    "engines.verify",
 )
 
 

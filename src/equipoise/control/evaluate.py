@@ -1,6 +1,6 @@
-"""What a plan is worth: its expected tokens and its step's price, exactly; compiled pieces and a plain twin.
+"""What a plan is worth: its expected tokens and its step's price, exactly; the plain twin of the compiled code.
 
-Expected tokens are summed as whole numbers of 2**-30: then the order of ranks and requests cannot change the result,
+Expected tokens are summed as whole numbers of 2**-22: then the order of ranks and requests cannot change the result,
 and every rank of an instance computes the same bytes.
 """
 
@@ -10,54 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equipoise._jit import jitable
-from equipoise.control.layout import ONE
-from equipoise.control.price import VerifyPrice, VerifyPrices
+from equipoise.control.kernel.prices import batch_price, captured, context_price, ep_price
+from equipoise.control.kernel.room import ONE
+from equipoise.control.price import VerifyPrice
 from equipoise.control.state import Snapshot
 from equipoise.errors import InputError
 from equipoise.types import Floats, Ints
 
-__all__ = ["Worth", "batch_price", "captured", "context_price", "ep_price", "worth"]
-
-
-@jitable
-def batch_price(prices: VerifyPrices, group: int, queries: int) -> float:
-    """Price of so many query tokens in one group, contexts left out."""
-    last = prices.batch.shape[1] - 1
-    if queries <= last:
-        return prices.batch[group, queries]
-    return prices.batch[group, last] + prices.tail[group] * (queries - last)
-
-
-@jitable
-def captured(prices: VerifyPrices, queries: int) -> int:
-    """Smallest captured graph that holds so many query tokens; themselves where there is none, or for 0."""
-    if queries == 0 or len(prices.graphs) == 0 or queries > prices.graphs[-1]:
-        return queries
-    return prices.graphs[np.searchsorted(prices.graphs, queries)]
-
-
-@jitable
-def context_price(prices: VerifyPrices, group: int, reads: Ints, extra: Ints) -> float:
-    """Price of one rank's reads in one group.
-
-    Parameters
-    ----------
-    prices : VerifyPrices
-    group : int
-    reads, extra : int64[1 + S]
-        Context tokens, then saturated ones: read once a request, and once more for each verified draft.
-    """
-    price = prices.context[group] * (reads[0] + prices.query_reads * extra[0])
-    for s in range(len(prices.saturation_tokens)):
-        price += prices.saturated[group, s] * (reads[1 + s] + prices.query_reads * extra[1 + s])
-    return price
-
-
-@jitable
-def ep_price(prices: VerifyPrices, total_queries: int, ranks: int) -> float:
-    """Price of experts and communication, above what is paid anyway."""
-    return prices.ep_per_query * max(0.0, total_queries / ranks - prices.ep_free)
+__all__ = ["Worth", "worth"]
 
 
 class Worth(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.control.evaluate import worth
-from equipoise.control.kernel import enumerate_kernel
+from equipoise.control.kernel.central import enumerate_kernel
 from equipoise.control.layout import drafts_of, new_room
 from equipoise.control.price import VerifyPrice
 from equipoise.control.state import Snapshot

@@ -17,42 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
+from equipoise.control.kernel.room import VerifyPrices
 from equipoise.cost.step_cost import StepCost
 from equipoise.errors import InputError
-from equipoise.types import Floats, Floats2D, Ints
 
-__all__ = ["VerifyPrice", "VerifyPrices"]
+__all__ = ["VerifyPrice"]
 
 MOST_GRAPHS = 4096
-
-
-class VerifyPrices(NamedTuple):
-    """A verify price as arrays, for compiled code: G groups, S saturation lengths."""
-
-    constant: float
-    """Price every step pays."""
-    batch: Floats2D
-    """float64[G, N + 1], price of 0 ... N query tokens; row 0 is the group that looks at no context."""
-    tail: Floats
-    """float64[G], price of each further query token."""
-    context: Floats
-    """float64[G], price of one context token read; 0 for group 0."""
-    saturated: Floats2D
-    """float64[G, S], price of one saturated token."""
-    saturation_tokens: Ints
-    """int64[S], the saturation lengths, ascending."""
-    graphs: Ints
-    """int64[sizes], captured graph sizes in query tokens, ascending; none: every rank runs what it has."""
-    query_reads: float
-    """How much of a further query token's context read is paid again."""
-    ep_per_query: float
-    """Price of one more query token of the average rank in experts and communication."""
-    ep_free: float
-    """Query tokens of the average rank up to which that costs nothing more."""
 
 
 @dataclass(frozen=True)

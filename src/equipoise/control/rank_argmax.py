@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 
 from equipoise._jit import compiled
-from equipoise.control.evaluate import batch_price, captured, context_price
+from equipoise.control.kernel.prices import batch_price, captured, context_price
 from equipoise.control.price import VerifyPrice
 from equipoise.control.state import Snapshot
 from equipoise.types import Floats, Ints

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from equipoise.control.evaluate import worth
-from equipoise.control.kernel import allocate_kernel
+from equipoise.control.kernel.central import allocate_kernel
 from equipoise.control.layout import ONE, drafts_of, new_room
 from equipoise.control.plan import Plan
 from equipoise.control.price import VerifyPrice

@@ -6,11 +6,12 @@ import numpy as np
 from numba import types
 
 from equipoise._jit import borrowed, compiled, jitable
-from equipoise.control.fill import fill
-from equipoise.control.layout import DRAFTS, ONE, PRICES, ROOM
-from equipoise.control.points import base_loads, binned_points, query_slope, sorted_points
-from equipoise.control.polish import polish, rate_of_loads, set_loads
-from equipoise.control.solve import best_deadline, bounds_of, caps_between, rate_at
+from equipoise.control.kernel.fill import fill_binned, fill_sorted
+from equipoise.control.kernel.levels import binned_points
+from equipoise.control.kernel.points import base_loads, query_slope, sorted_points
+from equipoise.control.kernel.polish import polish, rate_of_loads, set_loads
+from equipoise.control.kernel.room import DRAFTS, ONE, PRICES, ROOM
+from equipoise.control.kernel.scan import best_deadline, bounds_of, caps_between, rate_at
 
 __all__ = ["allocate_kernel", "enumerate_kernel"]
 
@@ -20,6 +21,8 @@ STARTS = 4
 """Caps that a small instance's plan is polished from."""
 EXHAUSTIVE = 200_000
 """Ranks x caps x deadlines up to which a small instance tries all."""
+SAMPLE = 1024
+"""Requests a large instance is sampled down to where only the price of experts is sought."""
 FREE = 2.0**62
 
 
@@ -48,7 +51,7 @@ def from_every_cap(drafts, prices, room, slope, trim, out):  # type: ignore[no-u
                         rates[i], deadlines[i] = found, when
     for _ in range(STARTS):
         at = np.argmax(rates)
-        fill(drafts, prices, room, True, slope, trim, caps[at], deadlines[at])
+        fill_sorted(room, caps[at], deadlines[at])
         found, expected = polish(drafts, prices, room, True)
         keep(room, found, expected, out, caps[at], deadlines[at], trim)
         rates[at] = -1.0
@@ -59,6 +62,21 @@ def from_every_cap(drafts, prices, room, slope, trim, out):  # type: ignore[no-u
         found, expected = polish(drafts, prices, room, True)
         keep(room, found, expected, out, caps[len(caps) - 1], np.inf, trim)
     return out[3]
+
+
+@jitable
+def sampled_trim(drafts, prices, room, slope, per_query):  # type: ignore[no-untyped-def]
+    """What a token must yield to pay for its experts in a large instance, from a sample of its requests."""
+    stride = max(1, len(drafts.context) // SAMPLE)
+    if binned_points(drafts, prices, room, slope, 0.0, stride) >= 0:
+        return 0.0  # the whole look that follows says what is wrong
+    _, _, free = best_deadline(prices, room)
+    trim = min(1.0, free / ONE * per_query)
+    if prices.ep_free > 0.0:
+        binned_points(drafts, prices, room, slope, trim, stride)
+        _, _, paid = best_deadline(prices, room)
+        trim = min(1.0, paid / ONE * per_query) if paid >= free else 0.0
+    return trim
 
 
 @compiled(types.int64(DRAFTS, PRICES, ROOM, types.float64, types.float64[::1]), first_class=False)
@@ -74,24 +92,25 @@ def allocate_kernel(drafts, prices, room, last_rate, out):  # type: ignore[no-un
         Expected tokens per unit of time of the plan before this: the price of a token in experts and communication
         follows from it; 0: find out.
     out : float64[5]
-        Cap, deadline, trim, then rate and tokens in 2**-30.
+        Cap, deadline, trim, then rate and tokens in 2**-22.
     """
     drafts, prices, room = borrowed(drafts), borrowed(prices), borrowed(room)
     n, ranks, width = len(drafts.context), len(room.batch), drafts.survival.shape[1]
-    small = len(room.levels) == 0
+    small = room.levels.size == 0
     base_loads(drafts, prices, room)
     slope = query_slope(prices, room.batch, width)
     out[3] = -1.0
     per_query = prices.ep_per_query / ranks
-    trim, passes = 0.0, 1
-    if per_query > 0.0 and n > 0:
-        trim = min(1.0, last_rate * per_query)
-        passes = 2 if small or trim == 0.0 else 1
-    for turn in range(passes):
+    trim, passes = min(1.0, last_rate * per_query), 1
+    if per_query > 0.0 and n > 0 and small:
+        passes = 2
+    elif per_query > 0.0 and n > 0 and (trim == 0.0 or prices.ep_free > 0.0):
+        trim = sampled_trim(drafts, prices, room, slope, per_query)
+    for _ in range(passes):
         if small:
             wrong = sorted_points(drafts, prices, room, slope, trim)
         else:
-            wrong = binned_points(drafts, prices, room, slope, trim)
+            wrong = binned_points(drafts, prices, room, slope, trim, 1)
         if wrong >= 0:
             return wrong
         low, high, _, _, total = bounds_of(room)
@@ -99,17 +118,20 @@ def allocate_kernel(drafts, prices, room, last_rate, out):  # type: ignore[no-un
             rate = from_every_cap(drafts, prices, room, slope, trim, out)
         else:
             cap, deadline, rate = best_deadline(prices, room)
-            if small or turn + 1 == passes:
-                fill(drafts, prices, room, small, slope, trim, cap, deadline)
+            if small:
+                fill_sorted(room, cap, deadline)
                 if n <= POLISHED:
                     found, expected = polish(drafts, prices, room, False)
                 else:
                     expected = set_loads(drafts, prices, room, room.trial)
                     found = rate_of_loads(prices, room, expected)
                 keep(room, found, expected, out, cap, deadline, trim)
+            else:
+                expected = fill_binned(drafts, prices, room, slope, trim, cap, deadline)
+                keep(room, rate_of_loads(prices, room, expected), expected, out, cap, deadline, trim)
         # what one more token must yield to pay for its experts, at the rate just found
         trim = min(1.0, rate / ONE * per_query)
-    # Never worse than one length for all. Levels know what positions yield to 2**-20 of a token only.
+    # Never worse than one length for all.
     expected = n * ONE
     for drafted in range(width + 1):
         for r in range(ranks):
@@ -127,7 +149,7 @@ def allocate_kernel(drafts, prices, room, last_rate, out):  # type: ignore[no-un
 
 @compiled(types.float64(DRAFTS, PRICES, ROOM), first_class=False)
 def enumerate_kernel(drafts, prices, room):  # type: ignore[no-untyped-def]
-    """Try all plans; fill the first best one and return its rate in 2**-30 tokens per unit of time."""
+    """Try all plans; fill the first best one and return its rate in 2**-22 tokens per unit of time."""
     drafts, prices, room = borrowed(drafts), borrowed(prices), borrowed(room)
     n, width = len(drafts.context), drafts.survival.shape[1]
     base_loads(drafts, prices, room)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
-from equipoise.control.evaluate import batch_price, captured, ep_price
+from equipoise.control.kernel.prices import batch_price, captured, ep_price
+from equipoise.control.kernel.room import ONE
 
 __all__ = ["best_deadline", "bounds_of", "caps_between", "inside", "rate_at"]
 
@@ -30,7 +31,7 @@ def inside(room, r, space, deadline, k):  # type: ignore[no-untyped-def]
 
 @jitable
 def rate_at(prices, room, cap, deadline):  # type: ignore[no-untyped-def]
-    """Expected tokens, in 2**-30, per unit of time if every rank keeps to a cap and a deadline.
+    """Expected tokens, in 2**-22, per unit of time if every rank keeps to a cap and a deadline.
 
     Positions of a point that fits in part are taken to be alike. Without calls in its loop: a call would hand over the
     room, a hundred words.
@@ -67,7 +68,7 @@ def rate_at(prices, room, cap, deadline):  # type: ignore[no-untyped-def]
             if own > slowest[g]:
                 slowest[g] = own
         queries += mine
-        expected += won + (mine << 30)
+        expected += won + mine * ONE
         total += queries
         most = max(most, queries)
     level = captured(prices, most)
@@ -151,7 +152,7 @@ def golden(prices, room, cap, best, deadline, low, high, steps):  # type: ignore
 
 @jitable
 def best_deadline(prices, room):  # type: ignore[no-untyped-def]
-    """The cap and the deadline of the best plan, and its rate in 2**-30 tokens per unit of time.
+    """The cap and the deadline of the best plan, and its rate in 2**-22 tokens per unit of time.
 
     One after the other, each given the other: a coarse look at all deadlines, then finer ones around the best.
     """

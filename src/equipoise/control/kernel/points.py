@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
-from equipoise.control.evaluate import batch_price
-from equipoise.control.layout import BINS, ONE
+from equipoise.control.kernel.prices import batch_price
+from equipoise.control.kernel.room import ONE
 
-__all__ = ["base_loads", "binned_points", "query_slope", "sorted_points", "weight_of", "worst_survival"]
+__all__ = ["add_work", "base_loads", "query_slope", "sorted_points", "weight_of", "worst_survival"]
 
-PACKED, MASK = 1 << 42, 127
 NO_SLOPE = 1e-12
 """Where a query token costs nothing but its reads."""
 
@@ -26,10 +25,11 @@ def base_loads(drafts, prices, room):  # type: ignore[no-untyped-def]
         low, high = drafts.first[r], drafts.first[r + 1]
         room.batch[r] = high - low
         total = 0
-        for i in range(low, high):
-            total += drafts.context[i]
-            room.rank_of[i] = r
+        for tokens in drafts.context[low:high]:
+            total += tokens
         room.reads[r, 0] = total
+        if len(room.rank_of) > 0:
+            room.rank_of[low:high] = r
         for s in range(len(prices.saturation_tokens)):
             total = 0
             for i in range(low, high):
@@ -82,14 +82,15 @@ def add_work(prices, room, r):  # type: ignore[no-untyped-def]
     A loop without calls: large instances have 16,000 points, and a call costs as much as ten of them.
     """
     reads, batch, work, table = room.reads, room.batch[r], room.work, prices.batch
+    read = room.read[r if len(room.read) > 1 else 0]
     last, again, padded = table.shape[1] - 1, prices.query_reads, len(prices.graphs) > 0
     for k in range(room.points[r] + 1):
         queries = batch + room.taken[r, k]
         total = 0.0
         for g in range(1, len(prices.tail)):
-            own = prices.context[g] * (reads[r, 0] + again * room.read[k, 0])
+            own = prices.context[g] * (reads[r, 0] + again * read[k, 0])
             for s in range(len(prices.saturation_tokens)):
-                own += prices.saturated[g, s] * (reads[r, 1 + s] + again * room.read[k, 1 + s])
+                own += prices.saturated[g, s] * (reads[r, 1 + s] + again * read[k, 1 + s])
             if not padded:
                 own += (
                     table[g, queries]
@@ -110,7 +111,7 @@ def sorted_points(drafts, prices, room, slope, trim):  # type: ignore[no-untyped
     wrong = worst_survival(drafts.survival)
     if wrong >= 0:
         return wrong
-    width, kinds = drafts.survival.shape[1], room.reads.shape[1]
+    width, kinds, read = drafts.survival.shape[1], room.reads.shape[1], room.read[0]
     room.positions[:] = 0
     for r in range(len(room.batch)):
         mine, start = room.batch[r], drafts.first[r]
@@ -123,7 +124,7 @@ def sorted_points(drafts, prices, room, slope, trim):  # type: ignore[no-untyped
                 keys[i * width + j] = -(survives - trim) * weight if worthy else 1.0
                 room.positions[j] += np.int64(survives * ONE)
         k, gain = 0, np.int64(0)
-        room.taken[r, 0], room.gain[r, 0], room.read[0, :] = 0, 0, 0
+        room.taken[r, 0], room.gain[r, 0], read[0, :] = 0, 0, 0
         for at in np.argsort(keys, kind="mergesort"):
             if keys[at] > 0:
                 break
@@ -132,74 +133,10 @@ def sorted_points(drafts, prices, room, slope, trim):  # type: ignore[no-untyped
             k += 1
             gain += np.int64(np.float64(drafts.survival[row, at % width]) * ONE)
             room.taken[r, k], room.gain[r, k] = k, gain
-            room.read[k, 0] = room.read[k - 1, 0] + drafts.context[row]
+            read[k, 0] = read[k - 1, 0] + drafts.context[row]
             for s in range(kinds - 1):
                 short = min(drafts.context[row], prices.saturation_tokens[s])
-                room.read[k, 1 + s] = room.read[k - 1, 1 + s] + short
+                read[k, 1 + s] = read[k - 1, 1 + s] + short
         room.points[r] = k
         add_work(prices, room, r)
-    return -1
-
-
-@jitable
-def binned_points(drafts, prices, room, slope, trim):  # type: ignore[no-untyped-def]
-    """A point for each level of survival per unit of cost; for large ranks. Return a row that is wrong, or -1."""
-    width, kinds = np.uint64(drafts.survival.shape[1]), room.reads.shape[1]
-    packed = np.zeros(
-        MASK + 1, dtype=np.int64
-    )  # positions above bit 42, 2**-20 tokens below: one addition for both
-    read = np.zeros((kinds, MASK + 1), dtype=np.int64)
-    total_read, survival, levels = read[0], drafts.survival.reshape(-1), room.levels.reshape(-1)
-    positions = np.zeros(width, dtype=np.int64)
-    per_token = prices.query_reads * prices.context.sum()
-    shortest = drafts.context[0] if len(drafts.context) > 0 else 0
-    for i in range(len(drafts.context)):
-        shortest = min(shortest, drafts.context[i])
-    scale = (1.0 - trim) * weight_of(prices, slope, shortest)
-    scale = BINS * (1.0 - 1e-6) / scale if scale > 0.0 else 0.0
-    least = np.float32(trim)
-    wrong = False
-    at = np.uint64(0)
-    # No branch depends on a survival: those are not predictable, and a large instance has 40,000 of them.
-    for r in range(len(room.batch)):
-        packed[:] = 0
-        read[:] = 0
-        for row in range(drafts.first[r], drafts.first[r + 1]):
-            tokens = drafts.context[row]
-            if kinds > 1:
-                weight = np.float32(scale * weight_of(prices, slope, tokens))
-            else:
-                weight = np.float32(scale * slope / (slope + per_token * tokens))
-            before = np.float32(1.0)
-            for j in range(width):
-                survives = survival[at]
-                wrong |= not ((survives <= before) & (survives >= np.float32(0.0)))
-                before = survives
-                level = np.uint64(np.int64((survives - least) * weight + np.float32(1.0))) & np.uint64(MASK)
-                level *= np.uint64(survives > least)
-                levels[at] = level
-                won = np.int64(survives * np.float32(1 << 20))
-                positions[j] += won
-                packed[level] += PACKED + won
-                total_read[level] += tokens
-                at += np.uint64(1)
-            for s in range(kinds - 1):
-                short = min(tokens, prices.saturation_tokens[s])
-                for j in range(width):
-                    read[1 + s, np.uint64(levels[at - width + j])] += short
-        if wrong:
-            return worst_survival(drafts.survival)
-        count, gain = 0, 0
-        room.taken[r, 0], room.gain[r, 0], room.read[0, :] = 0, 0, 0
-        for k in range(1, BINS + 1):
-            of_point = BINS + 1 - k
-            count += packed[of_point] >> 42
-            gain += (packed[of_point] & (PACKED - 1)) << 10
-            for s in range(kinds):
-                room.read[k, s] = room.read[k - 1, s] + read[s, of_point]
-            room.taken[r, k], room.gain[r, k] = count, gain
-        room.points[r] = BINS
-        add_work(prices, room, r)
-    for j in range(len(room.positions)):
-        room.positions[j] = positions[j] << 10
     return -1

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._jit import jitable
-from equipoise.control.evaluate import batch_price, captured, context_price, ep_price
-from equipoise.control.layout import ONE
+from equipoise.control.kernel.prices import batch_price, captured, context_price, ep_price
+from equipoise.control.kernel.room import ONE
 
 __all__ = ["polish", "rate_of_loads", "set_loads"]
 
@@ -19,7 +19,7 @@ SWEEPS = 40
 
 @jitable
 def set_loads(drafts, prices, room, lengths):  # type: ignore[no-untyped-def]
-    """Fill each rank's query tokens and further reads under a plan; return the expected tokens in 2**-30."""
+    """Fill each rank's query tokens and further reads under a plan; return the expected tokens in 2**-22."""
     expected, width = 0, drafts.survival.shape[1]
     flat = drafts.survival.reshape(-1)
     for r in range(len(room.queries)):
@@ -43,7 +43,7 @@ def set_loads(drafts, prices, room, lengths):  # type: ignore[no-untyped-def]
 
 @jitable
 def rate_of_loads(prices, room, expected):  # type: ignore[no-untyped-def]
-    """Expected tokens, in 2**-30, per unit of time."""
+    """Expected tokens, in 2**-22, per unit of time."""
     ranks, most, total = len(room.queries), 0, 0
     for r in range(ranks):
         most = max(most, room.queries[r])
@@ -63,7 +63,7 @@ def rate_of_loads(prices, room, expected):  # type: ignore[no-untyped-def]
 
 @jitable
 def move(drafts, prices, room, row, to):  # type: ignore[no-untyped-def]
-    """Change one request's length in the trial and its loads; return the change in expected tokens, in 2**-30."""
+    """Change one request's length in the trial and its loads; return the change in expected tokens, in 2**-22."""
     r, was = room.rank_of[row], room.trial[row]
     change = np.int64(0)
     for j in range(min(to, was), max(to, was)):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ METHODS = {
     "_update_after_schedule": ("scheduler_output",),
 }
 MOST_ERRORS = 3
+MOST_IN_FLIGHT = 64
+"""Steps that vLLM may have scheduled and not heard of."""
 
 
 class SchedulerControl:
@@ -63,22 +66,25 @@ class SchedulerControl:
         self.learnt = LearntSurvivals(drafts)
         self.step = 0
         """The step that is scheduled next: exchanges so far, which all ranks count alike."""
-        self._offered: dict[str, int] = {}
+        self._offered: deque[dict[str, int]] = deque(maxlen=MOST_IN_FLIGHT)
         self._errors = 0
 
     def trim(self, running: Iterable[Any]) -> int:
         """Cut the drafts of running requests to the plan, before they are scheduled; return how many were cut."""
-        lengths = self.control.lengths(self.step)
+        if self._off:
+            return 0
+        lengths, offered = self.control.lengths(self.step), {}
         cut = 0
         for request in running:
-            offered = len(request.spec_token_ids)
-            if not offered:
+            there = len(request.spec_token_ids)
+            if not there:
                 continue
-            self._offered[request.request_id] = offered
-            most = lengths.get(request.request_id, offered)
-            if most < offered:  # a new list: vLLM's placeholders are one list for all requests
+            offered[request.request_id] = there
+            most = lengths.get(request.request_id, there)
+            if most < there:  # a new list: vLLM's placeholders are one list for all requests
                 request.spec_token_ids = request.spec_token_ids[:most]
-                cut += offered - most
+                cut += there - most
+        self._offered.append(offered)
         return cut
 
     def learn(
@@ -99,17 +105,17 @@ class SchedulerControl:
         ended : iterable of str
             ``SchedulerOutput.finished_req_ids``.
         """
-        for name, drafts in verified.items():
-            row = row_of.get(name)
+        if self._off:
+            return
+        offered = self._offered.popleft() if self._offered else {}
+        for name in {**offered, **verified}:
+            row, drafts = row_of.get(name), len(verified.get(name, ()))
             if row is None or not sampled or not sampled[row]:
                 continue
-            accepted = min(max(len(sampled[row]) - 1, 0), len(drafts))
-            offered = max(self._offered.pop(name, len(drafts)), len(drafts))
-            self.learnt.saw(name, len(drafts), accepted, offered)
-        gone = list(ended)
-        self.learnt.forget(gone)
-        for name in gone:
-            self._offered.pop(name, None)
+            # a request of which nothing was verified comes nearer to the average: it is not written off for good
+            accepted = min(max(len(sampled[row]) - 1, 0), drafts)
+            self.learnt.saw(name, drafts, accepted, max(offered.get(name, drafts), drafts))
+        self.learnt.forget(list(ended))
 
     def publish(self, running: Iterable[Any]) -> bytes:
         """How the rank stands after a step, for all ranks; once after each step, on idle ranks too.
@@ -142,6 +148,8 @@ class SchedulerControl:
 
     def failed(self, error: Exception) -> None:
         """Log what went wrong."""
+        if self._off:
+            return
         self._errors += 1
         _log.exception("equipoise: %s; vLLM verifies all drafts", error, exc_info=error)
         if self._off:

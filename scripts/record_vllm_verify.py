@@ -123,6 +123,7 @@ class Rank:
             scheduler.update_from_output(scheduled, output)
             for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True):
                 self.out[name] += tokens
+                del self.out[name][OUTPUT:]  # a step that was in flight when the request ended
         if not self.asynchronous:
             scheduler.update_draft_token_ids(DraftTokenIds(list(self.drafts), list(self.drafts.values())))
 
@@ -158,7 +159,7 @@ class Rank:
             "spec_token_ids_before": before,
             "num_computed_tokens_before": computed,
             "blocks": {name: len(blocks(name)[0]) for name in scheduled.num_scheduled_tokens},
-            "sampled_token_ids": sampled,
+            "sampled_token_ids": [list(tokens) for tokens in sampled],  # vLLM shortens its own
         }
 
 
@@ -227,7 +228,7 @@ def main(target: str) -> None:
                 for request, tokens in rank.out.items():
                     assert tokens
                     assert tokens == other.out[request][: len(tokens)], (name, request)
-                    assert tokens == [right(request, i) for i in range(len(tokens))]
+                    assert tokens == [right(request, i) for i in range(len(tokens))], (name, request)
             written[name] = {"plans": plans, "ranks": [rank.shapes for rank in ranks]}
             cut = sum(
                 sum(s["spec_token_ids_before"].values())

@@ -1,7 +1,7 @@
 """The deadline scan: how long the step should take, and how many query tokens its largest rank should have.
 
-A plan is two numbers that every rank is held to: a cap on its query tokens and a deadline for the time it takes in the
-groups that look at contexts. Each rank verifies what fits, best first. The heaviest rank's mandatory work is the
+A plan is two numbers that every rank is held to: a cap on its query tokens and a deadline for the time it takes in
+the groups that look at contexts. Each rank verifies what fits, best first. The heaviest rank's mandatory work is the
 earliest deadline; light ranks fill up to it for nothing.
 """
 
@@ -33,11 +33,11 @@ def inside(room, r, space, deadline, k):  # type: ignore[no-untyped-def]
 def rate_at(prices, room, cap, deadline):  # type: ignore[no-untyped-def]
     """Expected tokens, in 2**-22, per unit of time if every rank keeps to a cap and a deadline.
 
-    Positions of a point that fits in part are taken to be alike. Without calls in its loop: a call would hand over the
-    room, a hundred words.
+    Positions of a point that fits in part are taken to be alike. Fills the ranks' query tokens too. Without calls in
+    its loop: a call would hand over the room, a hundred words.
     """
     ranks, groups, padded = len(room.batch), len(prices.tail), len(prices.graphs) > 0
-    batch, points, near = room.batch, room.points, room.near
+    batch, points, near, verified = room.batch, room.points, room.near, room.queries
     count, gain, work, together = room.taken, room.gain, room.work, room.work[0]
     expected, total, most = 0, 0, 0
     slowest = np.zeros(groups)
@@ -68,6 +68,7 @@ def rate_at(prices, room, cap, deadline):  # type: ignore[no-untyped-def]
             if own > slowest[g]:
                 slowest[g] = own
         queries += mine
+        verified[r] = queries
         expected += won + mine * ONE
         total += queries
         most = max(most, queries)
@@ -178,6 +179,6 @@ def best_deadline(prices, room):  # type: ignore[no-untyped-def]
         if turn > 0 and best <= before * (1 + 1e-6):
             break
     # A larger cap than the plan needs would let a rank that fills exactly step into the next captured size.
-    while at > 0 and rate_at(prices, room, caps[at - 1], deadline) >= best:
-        at -= 1
+    rate_at(prices, room, caps[at], deadline)
+    at = min(at, np.searchsorted(caps, room.queries.max())) if len(room.queries) > 0 else at
     return caps[at], deadline, best

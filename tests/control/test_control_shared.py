@@ -57,9 +57,7 @@ def test_a_price_of_experts_is_found_from_the_messages(graphs: tuple[int, ...], 
     rng = np.random.default_rng(2)
     for charge in (5.0, 60.0, 300.0):
         snapshot = instance(rng, 4, 64, 5)
-        price = VerifyPrice(
-            load("h200"), graphs, query_reads=0.0, ep_per_query=charge, ep_free_queries=free
-        )
+        price = VerifyPrice(load("h200"), graphs, query_reads=0.0, ep_per_query=charge, ep_free_queries=free)
         assert shared_rate(snapshot, price) >= allocate(snapshot, price).rate * 0.98
 
 

@@ -65,6 +65,8 @@ def test_the_same_shapes_lead_to_what_the_real_scheduler_scheduled(kind: str, as
                 cut += control.trim(live)
                 assert len(placeholders) == drafts
                 for one in live:
+                    if one.request_id not in shape["num_scheduled_tokens"]:
+                        continue  # asynchronously: all it may still emit is in flight
                     given = shape["scheduled_spec_decode_tokens"].get(one.request_id, [])
                     assert len(one.spec_token_ids) == len(given), (step, one.request_id)
                 for name, tokens in shape["num_scheduled_tokens"].items():

@@ -10,6 +10,7 @@ from equipoise.control.kernel.fill import fill_binned, fill_sorted
 from equipoise.control.kernel.levels import binned_points
 from equipoise.control.kernel.points import base_loads, query_slope, sorted_points
 from equipoise.control.kernel.polish import polish, rate_of_loads, set_loads
+from equipoise.control.kernel.prices import batch_price, captured, context_price, ep_price
 from equipoise.control.kernel.room import DRAFTS, ONE, PRICES, ROOM
 from equipoise.control.kernel.scan import best_deadline, bounds_of, caps_between, rate_at
 
@@ -62,6 +63,36 @@ def from_every_cap(drafts, prices, room, slope, trim, out):  # type: ignore[no-u
         found, expected = polish(drafts, prices, room, True)
         keep(room, found, expected, out, caps[len(caps) - 1], np.inf, trim)
     return out[3]
+
+
+@jitable
+def best_for_all(prices, room, n, width, out):  # type: ignore[no-untyped-def]
+    """One length for all requests where that is better: a plan is never worse."""
+    ranks, groups, padded, table = len(room.batch), len(prices.tail), len(prices.graphs) > 0, prices.batch
+    last, none = table.shape[1] - 1, np.zeros_like(room.reads[0])
+    reads = np.empty((groups, ranks))
+    for g in range(1, groups):
+        for r in range(ranks):
+            reads[g, r] = context_price(prices, g, room.reads[r], none)
+    widest, expected = room.batch.max(), n * ONE
+    for drafted in range(width + 1):
+        level = captured(prices, widest * (1 + drafted))
+        price = prices.constant + batch_price(prices, 0, level) + ep_price(prices, n * (1 + drafted), ranks)
+        for g in range(1, groups):
+            slowest = 0.0
+            for r in range(ranks):
+                queries = level if padded else room.batch[r] * (1 + drafted)
+                own = reads[g, r] * (1.0 + prices.query_reads * drafted) + table[g, min(queries, last)]
+                if queries > last:
+                    own += prices.tail[g] * (queries - last)
+                slowest = max(slowest, own)
+            price += slowest
+        if drafted > 0:
+            expected += room.positions[drafted - 1]
+        found = expected / price if price > 0.0 else 0.0
+        if found > out[3]:
+            room.lengths[:] = drafted
+            out[0], out[1], out[2], out[3], out[4] = FREE, np.inf, 0.0, found, expected
 
 
 @jitable
@@ -131,19 +162,7 @@ def allocate_kernel(drafts, prices, room, last_rate, out):  # type: ignore[no-un
                 keep(room, rate_of_loads(prices, room, expected), expected, out, cap, deadline, trim)
         # what one more token must yield to pay for its experts, at the rate just found
         trim = min(1.0, rate / ONE * per_query)
-    # Never worse than one length for all.
-    expected = n * ONE
-    for drafted in range(width + 1):
-        for r in range(ranks):
-            room.queries[r] = room.batch[r] * (1 + drafted)
-            for s in range(room.reads.shape[1]):
-                room.extra[r, s] = drafted * room.reads[r, s]
-        if drafted > 0:
-            expected += room.positions[drafted - 1]
-        found = rate_of_loads(prices, room, expected)
-        if found > out[3]:
-            room.lengths[:] = drafted
-            out[0], out[1], out[2], out[3], out[4] = FREE, np.inf, 0.0, found, expected
+    best_for_all(prices, room, n, width, out)
     return -1
 
 

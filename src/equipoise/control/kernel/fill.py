@@ -33,6 +33,7 @@ def fill_binned(drafts, prices, room, slope, trim, cap, deadline):  # type: igno
     for r in range(len(room.batch)):
         widest = max(widest, room.batch[r] * width)
     keys, found = np.empty(widest), np.empty(widest, dtype=np.int64)
+    whole = np.empty(widest, dtype=np.uint8)  # small numbers in few bytes: 32 to an instruction
     expected = 0
     for r in range(len(room.batch)):
         low, high = drafts.first[r], drafts.first[r + 1]
@@ -42,11 +43,13 @@ def fill_binned(drafts, prices, room, slope, trim, cap, deadline):  # type: igno
         room.extra[r, :] = room.read[r, k, :]
         expected += room.batch[r] * ONE + room.gain[r, k]
         mine = room.trial[low:high]
-        mine[:] = 0
+        whole[: high - low] = 0
         for j in range(width):
             level_of = room.levels[j, low:high]
-            for i in range(high - low):
-                mine[i] += level_of[i] >= floor
+            for i in range(len(level_of)):
+                whole[i] += np.uint8(level_of[i] >= floor)
+        for i in range(len(mine)):
+            mine[i] = whole[i]
         if k < room.points[r] and room.taken[r, k + 1] > room.taken[r, k] and room.queries[r] < cap:
             n = candidates(drafts, prices, room, slope, trim, low, high, floor - np.uint8(1), keys, found)
             expected += take(drafts, prices, room, r, cap, deadline, found[:n])

@@ -42,6 +42,7 @@ def binned_points(drafts, prices, room, slope, trim, stride):  # type: ignore[no
         np.empty((width, widest), dtype=np.uint8),
         np.empty((1 + kinds) * (MASK + 1), dtype=np.int64),
     )
+    tokens_of = np.empty(widest, dtype=np.int64)
     room.positions[:] = 0
     wrong = 0
     for r in range(ranks):
@@ -49,15 +50,21 @@ def binned_points(drafts, prices, room, slope, trim, stride):  # type: ignore[no
         jump = max(1, min(stride, (high - low) // LEAST_SAMPLE))
         mine = (high - low + jump - 1) // jump
         context, survival = drafts.context[low:high], drafts.survival[low:high]
-        for j in range(width):
-            for i in range(mine):
-                chances[1 + j, i] = survival[i * jump, j]
-        if kinds > 1:
-            for i in range(mine):
-                weights[i] = scale * weight_of(prices, slope, context[i * jump])
+        if jump == 1:
+            tokens_of[:mine] = context
+            for j in range(width):
+                for i in range(mine):
+                    chances[1 + j, i] = survival[i, j]
         else:
             for i in range(mine):
-                weights[i] = scale * slope / (slope + per_token * context[i * jump])
+                tokens_of[i] = context[i * jump]
+                chances[1:, i] = survival[i * jump]
+        if kinds > 1:
+            for i in range(mine):
+                weights[i] = scale * weight_of(prices, slope, tokens_of[i])
+        else:
+            for i in range(mine):
+                weights[i] = scale * slope / (slope + per_token * tokens_of[i])
         for j in range(width):
             for i in range(mine):
                 survives = chances[1 + j, i]
@@ -73,7 +80,7 @@ def binned_points(drafts, prices, room, slope, trim, stride):  # type: ignore[no
             room.positions[j] += won
         if wrong:
             return worst_survival(drafts.survival)
-        count_levels(drafts, prices, room, low, mine, jump, level_of, yields, counts)
+        count_levels(prices, tokens_of[:mine], level_of, yields, counts)
         add_points(room, r, jump, counts)
         add_work(prices, room, r)
         if jump == 1:
@@ -82,13 +89,13 @@ def binned_points(drafts, prices, room, slope, trim, stride):  # type: ignore[no
 
 
 @jitable
-def count_levels(drafts, prices, room, low, mine, jump, level_of, yields, counts):  # type: ignore[no-untyped-def]
+def count_levels(prices, tokens_of, level_of, yields, counts):  # type: ignore[no-untyped-def]
     """Drafts of each level, what they yield and what they read; side by side, so that one look at memory serves all."""
-    width, kinds = level_of.shape[0], room.reads.shape[1]
+    width, kinds = level_of.shape[0], 1 + len(prices.saturation_tokens)
     each = np.uint64(1 + kinds)
     counts[:] = 0
-    for i in range(mine):
-        tokens = drafts.context[low + i * jump]
+    for i in range(len(tokens_of)):
+        tokens = tokens_of[i]
         for j in range(width):
             at = np.uint64(level_of[j, i] & np.uint8(MASK)) * each
             counts[at] += PACKED + np.int64(yields[j, i])

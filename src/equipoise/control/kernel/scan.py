@@ -116,7 +116,7 @@ def caps_between(prices, low, high):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def best_cap(prices, room, caps, deadline, best, at, low, high):  # type: ignore[no-untyped-def]
+def best_cap(prices, room, caps, deadline, best, at, low, high, finest):  # type: ignore[no-untyped-def]
     """Best cap for a deadline between two: a coarse look, then a finer one around the best."""
     while True:
         step = max(1, (high - low) // (COARSE - 1))
@@ -125,9 +125,9 @@ def best_cap(prices, room, caps, deadline, best, at, low, high):  # type: ignore
             found = rate_at(prices, room, caps[where], deadline)
             if found > best:
                 best, at = found, where
-        if step <= max(1, len(caps) // FINE):
+        if step <= finest:
             return best, at
-        low, high = max(0, at - step), min(len(caps) - 1, at + step)
+        low, high = max(low, at - step), min(high, at + step)
 
 
 @jitable
@@ -166,19 +166,27 @@ def best_deadline(prices, room):  # type: ignore[no-untyped-def]
         found = rate_at(prices, room, caps[at], earliest + step * i)
         if found > best:
             best, deadline = found, earliest + step * i
-    reach = len(caps)
+    reach, finest = len(caps), max(1, len(caps) // FINE)
     for turn in range(TURNS):
         before = best
         if step > 0.0:
             low, high = max(earliest, deadline - step), min(latest, deadline + step)
             best, deadline = golden(prices, room, caps[at], best, deadline, low, high, 4)
             step *= 0.4
-        low_at, high_at = max(0, at - reach), min(len(caps) - 1, at + reach)
-        best, at = best_cap(prices, room, caps, deadline, best, at, low_at, high_at)
+        rate_at(prices, room, caps[len(caps) - 1], deadline)
+        enough = min(len(caps) - 1, np.searchsorted(caps, room.queries.max()))  # larger caps change nothing
+        low_at, high_at = max(0, min(at, enough) - reach), min(enough, at + reach)
+        best, at = best_cap(prices, room, caps, deadline, best, at, low_at, high_at, finest)
         reach = max(1, len(caps) // 8)
         if turn > 0 and best <= before * (1 + 1e-6):
             break
+    if room.levels.size == 0:  # where a query token more or less is seen
+        if step > 0.0:
+            low, high = max(earliest, deadline - step), min(latest, deadline + step)
+            best, deadline = golden(prices, room, caps[at], best, deadline, low, high, 8)
+        low_at, high_at = max(0, at - finest), min(len(caps) - 1, at + finest)
+        best, at = best_cap(prices, room, caps, deadline, best, at, low_at, high_at, 1)
     # A larger cap than the plan needs would let a rank that fills exactly step into the next captured size.
     rate_at(prices, room, caps[at], deadline)
-    at = min(at, np.searchsorted(caps, room.queries.max())) if len(room.queries) > 0 else at
+    at = min(at, np.searchsorted(caps, room.queries.max()))
     return caps[at], deadline, best

@@ -17,7 +17,6 @@ confidences of the very drafts it is about to verify, which this refuses to.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import struct
 from collections.abc import Callable
@@ -29,10 +28,10 @@ import numpy as np
 from equipoise.control import VerifyPrice
 from equipoise.engines.verify.gather import Gather
 from equipoise.engines.verify.rank import RankControl, survival_of
-from equipoise.engines.verify.versions import check_version
+from equipoise.engines.verify.versions import check_version, lacks
 from equipoise.types import Floats
 
-__all__ = ["RUN_ON", "PlannerControl", "install", "lacks"]
+__all__ = ["RUN_ON", "PlannerControl", "install"]
 
 _log = logging.getLogger("sglang.equipoise")
 
@@ -137,20 +136,6 @@ class PlannerControl:
             _log.exception("equipoise: %s; SGLang's own budget", error, exc_info=error)
 
 
-def lacks(module: ModuleType) -> str:
-    """What this relies on and an SGLang has not, in words; empty: all is there."""
-    planner = getattr(module, PLANNER, None)
-    for name, words in METHODS.items():
-        method = getattr(planner, name, None)
-        if method is None:
-            return f"{PLANNER} has no {name}"
-        taken = inspect.signature(inspect.unwrap(method)).parameters
-        for word in words:
-            if word not in taken:
-                return f"{PLANNER}.{name} takes no {word}"
-    return ""
-
-
 def install(
     module: ModuleType, hooks: ModuleType, version: str, control: PlannerControl, *, any_version: bool = False
 ) -> None:
@@ -173,7 +158,9 @@ def install(
     InputError
         A version it was never run on, or one that lacks something.
     """
-    check_version("SGLang", version, RUN_ON, lacks(module), any_version)
+    check_version(
+        "SGLang", version, RUN_ON, lacks(getattr(module, PLANNER, None), PLANNER, METHODS), any_version
+    )
     for name, hook in (
         ("prepare_verify_budget", control.prepare),
         ("_schedule_verify_lens", control.lengths),

@@ -16,7 +16,6 @@ What vLLM 0.32 does in a step, and where this goes in:
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +25,9 @@ from equipoise.control import VerifyPrice
 from equipoise.engines.verify.gather import Gather, gather_over
 from equipoise.engines.verify.learnt import LearntSurvivals
 from equipoise.engines.verify.rank import RankControl
-from equipoise.engines.verify.versions import check_version
+from equipoise.engines.verify.versions import check_version, lacks
 
-__all__ = ["RUN_ON", "SchedulerControl", "lacks", "scheduler_class", "with_exchange"]
+__all__ = ["RUN_ON", "SchedulerControl", "scheduler_class", "with_exchange"]
 
 _log = logging.getLogger("vllm.equipoise")
 
@@ -160,19 +159,6 @@ class SchedulerControl:
         return self._errors >= MOST_ERRORS
 
 
-def lacks(base: type[Any]) -> str:
-    """What this relies on and a scheduler class has not, in words; empty: all is there."""
-    for name, words in METHODS.items():
-        method = getattr(base, name, None)
-        if method is None:
-            return f"{base.__name__} has no {name}"
-        taken = inspect.signature(inspect.unwrap(method)).parameters
-        for word in words:
-            if word not in taken:
-                return f"{base.__name__}.{name} takes no {word}"
-    return ""
-
-
 def scheduler_class(
     base: type[Any], price: VerifyPrice, version: str, *, any_version: bool = False
 ) -> type[Any]:
@@ -198,7 +184,7 @@ def scheduler_class(
     InputError
         A version it was never run on, or one that lacks something.
     """
-    check_version("vLLM", version, RUN_ON, lacks(base), any_version)
+    check_version("vLLM", version, RUN_ON, lacks(base, base.__name__, METHODS), any_version)
     asynchronous = any(kind.__name__ == "AsyncScheduler" for kind in base.__mro__)
 
     class ControlledScheduler(base):  # type: ignore[misc]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from equipoise.control.evaluate import Worth, captured, ep_price
+from equipoise.control.evaluate import Worth
+from equipoise.control.kernel.prices import captured, ep_price
 from equipoise.control.layout import ONE
 from equipoise.control.price import VerifyPrice
 from equipoise.control.state import Snapshot
@@ -49,7 +50,7 @@ class Loads:
         self._lengths, self._queries = lengths, rank_sums(1 + lengths, snapshot.first)
         gains = (snapshot.survival.astype(np.float64) * ONE).astype(np.int64)
         self.gain = ONE + np.where(np.arange(snapshot.drafts) < lengths[:, None], gains, 0).sum(axis=1)
-        """int64[requests], expected tokens of each in 2**-30."""
+        """int64[requests], expected tokens of each, in parts of `ONE`."""
         self._expected = int(self.gain.sum())
 
     def leave_out(self, row: int, rank: int) -> None:

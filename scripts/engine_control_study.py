@@ -63,7 +63,7 @@ def every(interval: int, most: int = 800) -> range:
 
 def rows() -> list[Row]:
     """All comparisons, the most important first."""
-    parts = (_headline, _bar, _placement, _survivals, _means, _batches, _prices, _reads)
+    parts = (_headline, _bar, _placement, _survivals, _means, _batches, _prices, _reads, _long)
     return [row for part in parts for row in part()]
 
 
@@ -78,7 +78,7 @@ def _headline() -> Iterator[Row]:
 
 
 def _bar() -> Iterator[Row]:
-    for other in ("argmax", "argmax_own", "fixed,2", "fixed,3"):
+    for other in ("argmax", "argmax_own", "fixed,2", "fixed,3", "none"):
         yield Row("bar", other, plan(price(), ("equipoise",), slack_against=other, seeds=5, steps=160))
 
 
@@ -131,6 +131,12 @@ def _batches() -> Iterator[Row]:
 def _reads() -> Iterator[Row]:
     yield Row("reads", "one read, ragged", plan(price(0.0), EVERYONE, seeds=3))
     yield Row("reads", "one read, padded", plan(price(0.0, every(8)), ALL_PADDED, seeds=3))
+
+
+def _long() -> Iterator[Row]:
+    for policy in ("random", "dualpath,z=1.05"):
+        more = {"policies": (policy,), "per_rank": 112, "warmup_steps": 400, "steps": 400, "seeds": 3}
+        yield Row("long", policy, plan(price(), ("fixed,3", "equipoise"), **more))
 
 
 def measure(row: Row, folder: Path) -> dict[str, Any]:

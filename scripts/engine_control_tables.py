@@ -18,6 +18,7 @@ WORDS = {
     "argmax_waits": "`argmax_waits`: by a profile corrected with measured steps",
     "padded": "`padded`: `argmax`, and all run the largest demand's graph",
     "padded_filled": "`padded_filled`: the same, drafts in place of padding",
+    "none": "no draft at all",
     "fixed,1": "one draft for all",
     "fixed,2": "two drafts for all",
     "fixed,3": "three drafts for all",
@@ -79,7 +80,7 @@ def strategies(found: Found) -> str:
             for c in cells
         ]
         head = ["who decides", "thousand tokens/s", f"against `{first}`, %", "verified", "accepted",
-                "drafts accepted, thousand/s", "waiting, %", "gone, %", "of it filled"]  # fmt: skip
+                "drafts accepted, thousand/s", "waiting, %", "gone, %", "filled, %"]  # fmt: skip
         parts.append(f"*{row['label'].capitalize()}:*\n\n{table(head, body)}")
     return "\n\n".join(parts)
 
@@ -108,7 +109,7 @@ def bar(found: Found) -> str:
         cell = row["control"]["cells"][0]
         gone, filled = cell["slack_turned"], cell["slack_filled"]
         body.append([WORDS[row["label"]], span(gone, 100, 0), span(filled, 100, 0)])
-    return table(["waiting that would be left by", "of it gone, %", "of it filled with drafts, %"], body)
+    return table(["waiting that would be left by", "of it gone, %", "filled with drafts, %"], body)
 
 
 def placement(found: Found) -> str:
@@ -175,6 +176,7 @@ TABLES: dict[str, Callable[[Found], str]] = {
     "headline": strategies,
     "bar": bar,
     "placement": placement,
+    "long": placement,
     "ece": gains("error of the survivals, %"),
     "horizon": gains("steps old"),
     "batch": gains("requests a rank"),

@@ -1,7 +1,7 @@
 """A model's own tokenizer, to count prompts by: a ``tokenizer.json``, read by the package ``tokenizers``.
 
-Counting takes a millisecond for some thousand tokens, on the event loop. So a long text is not counted whole: pieces
-spread over it are, which tell the tokens a character of this very text.
+Counting goes on on the event loop, at about a microsecond a token (tokenizers 0.23). So a long text is not counted whole:
+pieces spread over it are, which tell the tokens a character of this very text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from equipoise.errors import InputError
 
 __all__ = ["read_tokenizer", "sampled"]
 
-WHOLE = 8192
+WHOLE = 4096
 """Characters of the longest text that is counted whole."""
 PIECES = 8
 PIECE = WHOLE // PIECES
@@ -53,7 +53,7 @@ def read_tokenizer(path: str | Path) -> Callable[[str, str], int]:
 
 
 def sampled(text: str, count: Callable[[str], int]) -> int:
-    """Tokens of a text, counted whole up to 8,192 characters, from eight pieces spread over it beyond.
+    """Tokens of a text, counted whole up to 4,096 characters, from eight pieces spread over it beyond.
 
     Examples
     --------

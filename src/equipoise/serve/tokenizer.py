@@ -1,7 +1,7 @@
 """A model's own tokenizer, to count prompts by: a ``tokenizer.json``, read by the package ``tokenizers``.
 
-Counting goes on on the event loop, at about a microsecond a token (tokenizers 0.23). So a long text is not counted whole:
-pieces spread over it are, which tell the tokens a character of this very text.
+Counting goes on on the event loop, at about a microsecond a token (tokenizers 0.23). So a long text is not counted
+whole: pieces spread over it are, which tell the tokens a character of this very text.
 """
 
 from __future__ import annotations

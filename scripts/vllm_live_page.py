@@ -12,7 +12,7 @@ from pathlib import Path
 
 from equipoise.errors import EquipoiseError
 from equipoise.live.findings import analyse
-from equipoise.live.findings.analysis import Analysis, PolicyNumbers
+from equipoise.live.findings.analysis import Agreement, Analysis, PolicyNumbers
 from equipoise.live.findings.gap_words import agreement_words, ranking_words
 from equipoise.live.findings.numbers import MEASURES
 from equipoise.live.findings.pairs import Finding
@@ -65,7 +65,12 @@ def read(folder: Path, title: str, load: str) -> Found | None:
         return None
 
 
-def page(all_found: Sequence[Found], command: str, more: Sequence[tuple[str, str]] = ()) -> str:
+def page(
+    all_found: Sequence[Found],
+    command: str,
+    more: Sequence[tuple[str, str]] = (),
+    missing: Sequence[str] = (),
+) -> str:
     """All of it as Markdown.
 
     Parameters
@@ -75,6 +80,8 @@ def page(all_found: Sequence[Found], command: str, more: Sequence[tuple[str, str
         That measured it.
     more : pairs of str
         Rows for the table of facts, such as the machine's load.
+    missing : sequence of str
+        Loads that were not measured.
     """
     about = all_found[0].analysis.runs.about
     began = sorted(f.analysis.runs.about.started_at for f in all_found)
@@ -109,10 +116,12 @@ def page(all_found: Sequence[Found], command: str, more: Sequence[tuple[str, str
         "## What could be concluded",
         "",
         *_bullets(all_found, concluded),
+        *chance(all_found),
         "",
         "## What could not be concluded",
         "",
         *_bullets(all_found, open_),
+        *(f"- **{title}** was not run to its end." for title in missing),
         *(f"- {words}" for words in cannot(machine.cores)),
         "",
     ]
@@ -135,6 +144,18 @@ def _bullets(all_found: Sequence[Found], say: Callable[[Found], Iterable[str]]) 
         said = list(say(found))
         lines += [f"- **{found.title}.**", *(f"    - {words}" for words in said)] if said else []
     return lines or ["- Nothing."]
+
+
+def chance(all_found: Sequence[Found]) -> list[str]:
+    """How many of the differences may be none."""
+    families = sum(bool(f.of(name)) for f in all_found for name in MEASURED)
+    shown = sum(f.verdict in ("lower", "higher") for x in all_found for name in MEASURED for f in x.of(name))
+    if not shown:
+        return []
+    return [
+        f"- Intervals hold for all pairs of one measure and load at once, but these are {families}: in one of twenty "
+        f"of them a difference shows that is none. {shown} shown in all."
+    ]
 
 
 def concluded(found: Found) -> Iterable[str]:
@@ -184,7 +205,22 @@ def open_(found: Found) -> Iterable[str]:
     far = [x for x in agreement.levels if x.measure.name == "itl_ms.mean" and abs(x.off[0]) > LEVEL]
     if far:
         named = ", ".join(f"`{x.policy}` {percent(x.off[0])}" for x in far)
-        yield f"The level of the mean ITL: predicted farther than {100 * LEVEL:g} % from measured: {named}."
+        yield (
+            f"The level of the mean ITL: predicted farther than {100 * LEVEL:g} % from measured: {named}."
+            f"{_prompts(agreement)}"
+        )
+
+
+def _prompts(agreement: Agreement) -> str:
+    """How much of the gap is prompts, where that is known."""
+    known = [(g.prompts_ms.mean, g.itl_ms.mean) for g in agreement.gaps if g.prompts_ms is not None]
+    if agreement.prediction.prefill or not known:
+        return ""
+    prompts, gap = (sum(column) / len(known) for column in zip(*known, strict=True))
+    return (
+        f" No price of prompts was given: measured is {gap:+.1f} ms from predicted on average, and prompts computed in "
+        f"between account for {prompts:+.1f} ms of it."
+    )
 
 
 def _named(findings: Sequence[Finding]) -> str:

@@ -146,26 +146,6 @@ def test_the_probe_finds_the_price_of_steps(tmp_path: Path, monkeypatch: pytest.
     assert (grouped["batch"] > 2 * grouped["least"]).any()  # uneven loads, too
 
 
-def test_the_probe_finds_the_price_of_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty microseconds a token, whoever is slowest, beside a step's constant."""
-    from equipoise.live.findings.prompts import fit_prompts
-    from equipoise.live.rows import read_table
-
-    engine = {"prefill_us_per_token": 20.0}
-    run_live(tmp_path, monkeypatch, some_trace(6), probe=True, engine_options=engine)
-    probe = read_table(tmp_path / "parts" / "probe-requests.parquet", "requests")
-    name = probe["instance"][0]
-    found, why = fit_prompts(probe, [(name, 3)])
-    assert found is not None, why
-    (term,) = found.cost.terms
-    assert term.per_token + term.per_100k_pairs * 450 / 1e5 == pytest.approx(20.0, rel=0.05)
-    low, high = found.intervals["prefill.per_token"]
-    assert low <= 20.0 <= high
-    none, why = fit_prompts(probe.head(40), [(name, 3)])
-    assert none is None
-    assert "usable prefill steps" in why
-
-
 def test_a_probe_separates_requests_from_tokens() -> None:
     """Nearly all of the variation of B is at few tokens, and of C at few requests; it ends as it began, mirrored."""
     from equipoise.engines import WorkerSpec
@@ -190,7 +170,6 @@ def test_a_probe_separates_requests_from_tokens() -> None:
     assert np.linalg.cond(scaled) < 6  # no price hides in another one
     quick = [s for s in found if s.prompt_tokens < TWICE_TOKENS]
     assert quick == quick[::-1]
-    assert len({s for s in found if 0 in {b for b, _ in s.loads}}) == 5  # prompts alone
 
 
 def test_a_run_is_resumed_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,6 @@ __all__ = ["Stage", "run_probe", "stages"]
 
 TOKENS = 32
 """Each request of a stage generates so many: as many steps, nearly, at that load."""
-LONE_TOKENS = 2
-"""Of the requests that show what a prompt takes."""
 LARGEST_BATCH = 64
 """Of a rank, unless the plan goes beyond it."""
 SHORTEST_PROMPT = 16
@@ -39,12 +37,9 @@ class Stage:
     ----------
     loads : tuple of (int, int)
         Requests and prompt tokens of each, by rank.
-    output_tokens : int
-        Of each request.
     """
 
     loads: tuple[tuple[int, int], ...]
-    output_tokens: int = TOKENS
 
     @property
     def prompt_tokens(self) -> int:
@@ -57,9 +52,9 @@ def stages(plan: LivePlan, instance: InstanceAbout, longest_tokens: int) -> list
 
     Batches go up to what the plan will reach. The price of a request is in many batches of prompts so short that their
     contexts cost nearly nothing; the price of a token is in few requests with prompts up to the longest of the trace;
-    both together, and one rank heavier than the others, show whether prices add up, and over which ranks. Prompts
-    alone in an idle engine show what computing one takes. The order is mixed, and what is quick is run a second time
-    the other way round, so that a machine that gets slower is not taken for a load that costs more.
+    both together, and one rank heavier than the others, show whether prices add up, and over which ranks. The order is
+    mixed, and what is quick is run a second time the other way round, so that a machine that gets slower is not taken
+    for a load that costs more.
     """
     ranks = instance.ranks
     top = LARGEST_BATCH
@@ -92,8 +87,6 @@ def stages(plan: LivePlan, instance: InstanceAbout, longest_tokens: int) -> list
         # The longest batch on one rank and the longest context on another: what a sum of maxima pays twice.
         longest_context = (fits(max(top // 4, 1), corner, 1), corner)
         found.append(Stage(((top, short), longest_context, *((light,) * (ranks - 2)))))
-    lone = sorted({int(n) for n in np.geomspace(short, others[-1] if others else short, 5)})
-    found += [Stage(((1, n), *(((0, n),) * (ranks - 1))), LONE_TOKENS) for n in lone]
     found = list(dict.fromkeys(found))
     mixed = [found[i] for i in np.random.default_rng(0).permutation(len(found))]
     return mixed + [one for one in reversed(mixed) if one.prompt_tokens < TWICE_TOKENS]
@@ -127,9 +120,7 @@ async def run_probe(
                 continue
             for rank, (batch, tokens) in enumerate(own[i].loads):
                 for _ in range(batch):
-                    what = Prepared(
-                        -1 - number, prompts.plain(tokens, salt, number), tokens, own[i].output_tokens
-                    )
+                    what = Prepared(-1 - number, prompts.plain(tokens, salt, number), tokens, TOKENS)
                     number += 1
                     jobs.append((what, (target, rank)))
         due_s = time.monotonic() - sender.start_s

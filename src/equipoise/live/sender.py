@@ -262,7 +262,10 @@ class Sender:
             )
             row.message = _short(text)
         elif counter.failed:
-            row.outcome, row.message = Outcome.CUT_SHORT, _short(text)
+            # vLLM has begun to answer when it finds that it cannot: a refusal is then an event of the stream.
+            said = refusal(self._engine, 400, text, pinned=row.rank >= 0 and self._pinned)
+            refused = not times and said in (Outcome.PIN_REFUSED, Outcome.TOO_LONG)
+            row.outcome, row.message = said if refused else Outcome.CUT_SHORT, _short(text)
         elif not counter.done and counter.output_tokens < what.output_tokens:
             row.outcome, row.message = (
                 Outcome.CUT_SHORT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,28 +83,18 @@ class Prediction:
     notes: tuple[str, ...]
 
 
-def fit_probe(runs: LiveRuns) -> Calibration:
-    """Fit the cost of a step, and of prompts if they can be told, to what a probe measured.
+def fit_probe(steps: Path) -> Calibration:
+    """Fit the cost of a step to what a probe measured.
 
     Raises
     ------
-    InputError
-        There are no steps.
     CalibrationError
-        They cannot be read, or are too few for a fit.
+        The file cannot be read, or holds too little for a fit.
     """
     from equipoise.calibrate import complete, fit
     from equipoise.calibrate.readers import read
-    from equipoise.live.findings.prompts import fit_prompts
 
-    if runs.steps is None:
-        raise InputError("there are no step data", fix="run the probe, or name a step cost with --cost")
-    found = complete(fit(read(runs.steps, "columns"), name="probe"))
-    if found.prefill is not None or runs.probe is None:
-        return found  # a step log told
-    ranks = [(i.name, i.ranks) for i in runs.about.engine.instances]
-    prefill, why = fit_prompts(runs.probe, ranks, found.result.cost.constant)
-    return replace(found, prefill=prefill, prefill_missing=why)
+    return complete(fit(read(steps, "columns"), name="probe"))
 
 
 def predict(measured: Measured, cost: StepCost | None = None) -> Prediction:
@@ -123,12 +114,14 @@ def predict(measured: Measured, cost: StepCost | None = None) -> Prediction:
     runs = measured.runs
     calibration = None
     if cost is None:
-        calibration = fit_probe(runs)
+        if runs.steps is None:
+            raise InputError("there are no step data", fix="run the probe, or name a step cost with --cost")
+        calibration = fit_probe(runs.steps)
         cost = calibration.cost
         source = f"fitted to {calibration.result.steps:,} steps of the probe"
     else:
         source = f"the step cost {cost.name}, as given"
-    deployment, notes = _deployment(runs, cost, "" if calibration is None else calibration.prefill_missing)
+    deployment, notes = _deployment(runs, cost)
     found: dict[str, dict[int, Predicted]] = {}
     unpredicted: dict[str, str] = {}
     for policy in runs.policies:
@@ -150,7 +143,7 @@ def predict(measured: Measured, cost: StepCost | None = None) -> Prediction:
     return Prediction(cost, calibration, source, found, cost.prefill is not None, unpredicted, tuple(notes))
 
 
-def _deployment(runs: LiveRuns, cost: StepCost, why: str) -> tuple[Deployment, list[str]]:
+def _deployment(runs: LiveRuns, cost: StepCost) -> tuple[Deployment, list[str]]:
     instances = runs.about.engine.instances
     ranks = {i.ranks for i in instances}
     if len(ranks) != 1:
@@ -176,8 +169,8 @@ def _deployment(runs: LiveRuns, cost: StepCost, why: str) -> tuple[Deployment, l
         )
     else:
         notes.append(
-            f"Prompts have no price{f' ({why})' if why else ''}: first tokens and end-to-end times are predicted "
-            "without computing them, and steps without what prompts add to them."
+            "Prompts have no price: first tokens and end-to-end times are predicted without computing them, and steps "
+            "without what prompts add to them."
         )
     return Deployment(
         Pool(instances=len(instances), ranks=ranks.pop(), **known), prefill=prefill, memory=KvMemory()

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from equipoise.errors import InputError
 from equipoise.live.about import About
-from equipoise.live.parts import part_path, read_folder
-from equipoise.live.rows import ANSWERED, PROBE, read_table, table_path
+from equipoise.live.parts import read_folder
+from equipoise.live.rows import ANSWERED, table_path
 from equipoise.traces.trace import Trace
 from equipoise.types import Floats, Ints
 
@@ -90,8 +90,6 @@ class LiveRuns:
         Of these runs.
     steps : Path or None
         Step data of the probe.
-    probe : polars.DataFrame or None
-        Requests of the probe.
     notes : sequence of str
         What was left out here, in sentences.
     """
@@ -101,7 +99,6 @@ class LiveRuns:
     runs: tuple[Run, ...]
     scrapes: pl.DataFrame
     steps: Path | None
-    probe: pl.DataFrame | None
     notes: tuple[str, ...]
 
     @cached_property
@@ -153,16 +150,7 @@ def read_runs(folder: str | Path) -> LiveRuns:
     """
     found = read_folder(folder)
     steps = table_path(Path(folder), "steps") if found.steps.height else None
-    part = part_path(Path(folder), PROBE, "requests")
-    return build_runs(
-        found.about,
-        found.trace,
-        found.requests,
-        found.scrapes,
-        steps=steps,
-        probe=read_table(part, "requests") if part.exists() else None,
-        where=str(folder),
-    )
+    return build_runs(found.about, found.trace, found.requests, found.scrapes, steps=steps, where=str(folder))
 
 
 def build_runs(
@@ -172,7 +160,6 @@ def build_runs(
     scrapes: pl.DataFrame,
     *,
     steps: Path | None = None,
-    probe: pl.DataFrame | None = None,
     where: str = "",
 ) -> LiveRuns:
     """Arrays of tables that are at hand."""
@@ -206,7 +193,6 @@ def build_runs(
         tuple(sorted(found, key=lambda r: r.order)),
         scrapes.join(kept, on=["policy", "repeat"], how="semi"),
         steps,
-        probe,
         tuple(notes),
     )
 

@@ -78,7 +78,7 @@ def page(all_files: Sequence[Any], offline: Callable[[Any], tuple[float, float]]
     lines += [
         "A router decides when a request comes, the simulator when the next step begins and what has ended meanwhile",
         "is gone. Under policies that look at one load only a few such decisions lead elsewhere, in every repeat",
-        "alike, for all replay the same short trace; *other loads* holds that. How much of it is this was not measured.",
+        "alike, for all replay the same short trace; *other loads* holds that. How much of it was not measured.",
         "",
     ]
     for files, analysis in found:

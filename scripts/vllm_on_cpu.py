@@ -87,11 +87,12 @@ def vllm(
     where: Path,
     environ: dict[str, str] | None = None,
     *,
+    ranks: int = 2,
     api_servers: int = 1,
     max_batch: int = 64,
     more: Sequence[str] = (),
 ) -> Server:
-    """Start a vLLM of two ranks with experts, in lock-step; its log goes to ``where/name.log``."""
+    """Start a vLLM of so many ranks with experts, in lock-step; its log goes to ``where/name.log``."""
     base = {
         "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -99,7 +100,7 @@ def vllm(
     command = [
         str(folder / "bin/vllm"), "serve", str(folder / "tiny-moe"), "--load-format", "dummy", "--host", "127.0.0.1",
         "--port", str(port), "--max-model-len", "4096", "--max-num-seqs", str(max_batch), "--dtype", "bfloat16",
-        "--enforce-eager", "--served-model-name", "tiny", "--data-parallel-size", "2", "--no-enable-prefix-caching",
+        "--enforce-eager", "--served-model-name", "tiny", "--data-parallel-size", str(ranks), "--no-enable-prefix-caching",
         "--api-server-count", str(api_servers), *more,
     ]  # fmt: skip
     return Server(name, port, command, where / f"{name}.log", base | (environ or {}))

@@ -100,7 +100,7 @@ def vllm(
     command = [
         str(folder / "bin/vllm"), "serve", str(folder / "tiny-moe"), "--load-format", "dummy", "--host", "127.0.0.1",
         "--port", str(port), "--max-model-len", "4096", "--max-num-seqs", str(max_batch), "--dtype", "bfloat16",
-        "--enforce-eager", "--served-model-name", "tiny", "--data-parallel-size", str(ranks), "--no-enable-prefix-caching",
-        "--api-server-count", str(api_servers), *more,
+        "--enforce-eager", "--served-model-name", "tiny", "--data-parallel-size", str(ranks),
+        "--no-enable-prefix-caching", "--api-server-count", str(api_servers), *more,
     ]  # fmt: skip
     return Server(name, port, command, where / f"{name}.log", base | (environ or {}))

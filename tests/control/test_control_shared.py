@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import instance, prices
 
-from equipoise.control import OwnCurve, RankDrafts, VerifyPrice, agree, allocate, message_bytes, worth
+from equipoise.control import (
+    OwnCurve,
+    RankDrafts,
+    Snapshot,
+    VerifyPrice,
+    agree,
+    allocate,
+    message_bytes,
+    worth,
+)
 from equipoise.cost import load
 from equipoise.errors import InputError
 
@@ -59,6 +68,19 @@ def test_a_price_of_experts_is_found_from_the_messages(graphs: tuple[int, ...], 
         snapshot = instance(rng, 4, 64, 5)
         price = VerifyPrice(load("h200"), graphs, query_reads=0.0, ep_per_query=charge, ep_free_queries=free)
         assert shared_rate(snapshot, price) >= allocate(snapshot, price).rate * 0.98
+
+
+def test_a_deadline_belongs_to_its_captured_size() -> None:
+    """All but one query token fit the smallest size; looked at from the next one, no late deadline is any good."""
+    price = VerifyPrice(load("v2"), (8, 64, 256, 512), query_reads=0.5)
+    ranks = [
+        RankDrafts([3098, 306, 421], [[0.58, 0.42], [0.94, 0.9], [0.56, 0.38]]),
+        RankDrafts([3228, 676, 3712], [[0.51, 0.29], [0.9, 0.82], [0.78, 0.68]]),
+        RankDrafts([4403], [[0.94, 0.62]]),
+        RankDrafts([2506, 2238, 626], [[0.5, 0.29], [0.99, 0.98], [0.97, 0.7]]),
+    ]
+    snapshot = Snapshot.of(ranks)
+    assert shared_rate(snapshot, price) >= 0.99 * allocate(snapshot, price).rate
 
 
 def test_bad_messages_and_steps_are_said() -> None:

@@ -161,12 +161,15 @@ def best_deadline(prices, room):  # type: ignore[no-untyped-def]
     room.near[:] = 0
     caps = caps_between(prices, low_cap, high_cap)
     best, at, deadline = -1.0, len(caps) - 1, latest
-    step = (latest - earliest) / (COARSE - 1)
-    for i in range(COARSE if step > 0.0 else 1):
-        found = rate_at(prices, room, caps[at], earliest + step * i)
-        if found > best:
-            best, deadline = found, earliest + step * i
-    reach, finest = len(caps), max(1, len(caps) // FINE)
+    step, finest = (latest - earliest) / (COARSE - 1), max(1, len(caps) // FINE)
+    # Where sizes are captured, a deadline that is good below one of them is bad below the next: both are looked at.
+    stride = max(1, len(caps) // (COARSE - 1)) if len(prices.graphs) > 0 else len(caps)
+    for where in range(len(caps) - 1, -1, -stride):
+        for i in range(COARSE if step > 0.0 else 1):
+            found = rate_at(prices, room, caps[where], earliest + step * i)
+            if found > best:
+                best, at, deadline = found, where, earliest + step * i
+    reach = stride
     for turn in range(TURNS):
         before = best
         if step > 0.0:

@@ -111,6 +111,9 @@ def test_many_pairs_are_said_together() -> None:
     assert second == "ITL mean: shown equal within 2 %: a and b."
     assert third.startswith("ITL mean: no difference shown between a and b, a and b; ")
     assert third.endswith("repeats would resolve 2 %, pair by pair.")
+    each = [replace(unknown, a=a, b=b) for a, b in ("ab", "ac", "ad", "bc", "bd", "cd")]
+    assert pair_sentences(each)[0].startswith("ITL mean: no difference shown between any two of a, b, c, d; ")
+    assert "between a and b, a and c, a and d, b and c, b and d; " in pair_sentences(each[:-1])[0]
     none = plain([9.0], [10.0])
     assert pair_sentences([none, none]) == ["ITL mean: one repeat gives no interval; a 9.00, b 10.0."]
 

@@ -82,6 +82,9 @@ def _together(findings: Sequence[Finding]) -> list[str]:
 
 
 def _pairs(findings: Sequence[Finding]) -> str:
+    names = list(dict.fromkeys(name for f in findings for name in (f.a, f.b)))
+    if len(names) > 2 and len({frozenset((f.a, f.b)) for f in findings}) == math.comb(len(names), 2):
+        return f"any two of {', '.join(names)}"
     return ", ".join(f"{f.a} and {f.b}" for f in findings)
 
 

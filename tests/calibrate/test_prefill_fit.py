@@ -84,6 +84,7 @@ def test_exact_times_give_the_prices_back() -> None:
     assert fit.cost.source == "fitted to 400 prefill steps of engine.log"
 
 
+@pytest.mark.proof
 def test_noisy_times_give_prices_within_their_intervals() -> None:
     """Simultaneous 95 % intervals: 11 of 12 or more, with a chance of 0.88 if right and 0.1 if they held 70 % only."""
     inside = 0

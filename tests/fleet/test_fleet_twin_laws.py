@@ -14,7 +14,7 @@ from equipoise.fleet.kernel.layout import COUNTS, PARTS
 from equipoise.replay.layout import ENDED, SERIES, STUCK, TOTALS
 
 
-@quick(150)
+@quick(90)
 @given(fleets())
 def test_requests_and_time_are_accounted_for(case):
     if case is None:
@@ -60,7 +60,7 @@ def time_is_accounted_for(out, more):
     assert more.counts[COUNTS.COUNTED_TOKENS] == totals[TOTALS.TOKENS]
 
 
-@quick(150)
+@quick(90)
 @given(fleets(drain=True))
 def test_a_request_goes_forward_in_time(case):
     if case is None or not case.settings.keep_requests:
@@ -86,7 +86,7 @@ def test_a_request_goes_forward_in_time(case):
     assert (more.tokens <= case.work.output_tokens).all()
 
 
-@quick(80)
+@quick(50)
 @given(fleets(always=("preemption", "blocks"), never=("few_rows",), drain=True))
 def test_preemption_keeps_ranks_within_capacity(case):
     if case is None or case.life.preemption == fleet.NO_PREEMPTION:

@@ -55,7 +55,7 @@ def differences(case):
 
 
 @given(fleets())
-@quick(300)
+@quick(180)
 def test_kernel_equals_twin(case):
     if case is not None:
         assert differences(case) == []

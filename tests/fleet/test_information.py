@@ -82,7 +82,7 @@ def test_reports_of_every_step_without_delay_are_the_truth(trace, pool, cost, po
         assert as_bytes(plain.outcome) == as_bytes(reported.outcome)
 
 
-@quick(150)
+@quick(90)
 @given(traces(), pools(), costs(), policies(), MODES, anything())
 def test_no_request_is_lost_whatever_is_believed(trace, pool, cost, policy, mode, informed):
     """`simulate` refuses to end with a request or a load unaccounted for."""

@@ -173,7 +173,7 @@ def test_an_engine_that_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any("ended early" in line for line in said)
 
 
-@pytest.mark.parametrize("on_failure", ["stop", "degrade"])
+@pytest.mark.parametrize("on_failure", ["stop", pytest.param("degrade", marks=pytest.mark.proof)])
 def test_an_engine_that_dies_during_the_probe(
     on_failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
